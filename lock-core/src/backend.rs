@@ -1,9 +1,9 @@
-//! What a backend author reads: the [`Backend`] trait and the words it is made of.
+//! The contract for backend authors: the [`Backend`] trait and its types.
 //!
-//! A backend translates: request out, answer or [`Fault`] in. It does not retry a verb, sleep on its
-//! own account, log decisions or watch deadlines; core does all of that once, for every backend.
-//! The laws a backend has to keep are numbered in `LAWS.md`, and the crate `conformance-tests`
-//! checks them.
+//! A backend translates: request out, answer or [`Fault`] in. It does not retry a verb, sleep on
+//! its own account, log decisions or watch deadlines; core does all of that once, for every
+//! backend. The laws a backend has to keep are numbered in `LAWS.md`, and the crate
+//! `conformance-tests` checks them.
 //!
 //! Three rules carry most of the weight:
 //!
@@ -39,48 +39,49 @@ use crate::executor::Executor;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 
-/// How long, besides two leases, a place in line lasts after the last attempt of its claim.
+/// The time, besides two leases, for which a queue entry lasts after the last attempt of its claim.
 pub const QUEUE_ENTRY_GRACE: Duration = Duration::from_secs(5);
 
-/// A place where locks live.
+/// A store of locks.
 ///
 /// No verb has a default: a forgotten one is a compile error. Verbs of one claim are never called
 /// concurrently, except for [`wait_lost`](Self::wait_lost); verbs of different claims are.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// What this backend promises. Asked once; what is declared here is checked by the laws, and
-    /// what is not declared is checked to be absent.
+    /// Returns the capabilities of this backend. Core calls it once. The laws check each declared
+    /// capability, and check that the others are absent.
     fn capabilities(&self) -> Capabilities;
 
     /// Returns which server this really is, since when it is up, and for how long verbs reach it;
     /// `None` if the backend cannot tell. Asked again when the [epoch](Identity::epoch) is over.
     async fn identity(&self) -> Result<Option<Identity>, Fault>;
 
-    /// One attempt to get the lock. Does not wait.
+    /// Makes one attempt to get the lock, and does not wait.
     ///
     /// The same claim again is the same acquisition: it is answered `Acquired` with the same token
     /// (or a higher one if [`Claim::min_token`] demands it) and a lease that is never shorter. With
-    /// [`OnContention::Queue`] the claim may take a place in line; without, a `Contended` leaves no trace. A place
-    /// lapses [`QUEUE_ENTRY_GRACE`] and two leases after the last attempt of its claim, and not before: core
-    /// attempts again once a lease, and who has vanished must not stand in line for ever.
+    /// [`OnContention::Queue`] the claim may enter the queue; without, a `Contended` leaves no
+    /// residue. A queue entry expires [`QUEUE_ENTRY_GRACE`] and two leases after the last attempt
+    /// of its claim, and not before: core attempts again once a lease, and a vanished client must
+    /// not keep its queue entry for ever.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault>;
 
     /// Waits until another attempt is worthwhile, or until the server hands the lock over.
     ///
-    /// Called after a `Contended`. Subscribe first, then look, then block, or a release between the
-    /// attempt and the subscription is missed. May wake for nothing and may never wake: core looks
-    /// again by itself after at most one lease. Core drops this future when it looks; a grant that
-    /// was on its way then must be found by the next `try_acquire`.
+    /// Called after a `Contended`. Subscribe first, then check, then block, or a release between
+    /// the attempt and the subscription is missed. May wake for nothing and may never wake: core
+    /// polls after at most one lease. Core drops this future when it polls; a grant that was on its
+    /// way then must be found by the next `try_acquire`.
     ///
-    /// A claim that did not queue may wait as well: it is told to look when the lock may be free, and is
-    /// handed nothing.
+    /// A claim that did not queue may wait as well: it gets [`Wake::Retry`] when the lock may be
+    /// free, and no grant.
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault>;
 
     /// Waits until a claim that holds the lock may have lost it, so that core renews now.
     ///
-    /// Called only where [`Capabilities::loss_push`] declares it, beside the other verbs of that claim.
-    /// Returns at once if the lock was removed before. It takes, renews and ends nothing. Core drops
-    /// the future when the hold ends, and perhaps only after the `release` was sent.
+    /// Called only where [`Capabilities::loss_push`] declares it, beside the other verbs of that
+    /// claim. Returns at once if the lock was removed before. It takes, renews and ends nothing.
+    /// Core drops the future when the hold ends, and perhaps only after the `release` was sent.
     async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault>;
 
     /// Renews the leases of `claims`, one answer for each, in order.
@@ -89,10 +90,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// lease: the new one ends at the later of the old end and `claim.ttl` from now.
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>>;
 
-    /// Removes every trace of the claim, held or queued, and nothing of any other owner's.
+    /// Removes all state of the claim, held or queued, and no state of another owner.
     async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault>;
 
-    /// Who holds the lock, and how many wait. Takes no lock and disturbs nobody.
+    /// Returns the holder of the lock and the number of waiters. Takes no lock and affects no
+    /// client.
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault>;
 
     /// Locks that are held now, sorted by name: names that start with `prefix`, after `after`, at
@@ -111,10 +113,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns where the tasks of this backend run. Asked once, before the first verb.
     ///
     /// The caller's task polls every verb [within](Executor::within) this executor. So tasks that a
-    /// verb spawns, and timers and sockets that it makes, are the executor's, and need no line here. A
-    /// backend that spawns tasks or opens sockets *before* its first verb, as in `connect`, does so
-    /// within [`Executor::current_or_new`], keeps it, and returns it here. A backend around another
-    /// one returns that one's. `None`: core makes one for each locker.
+    /// verb spawns, and timers and sockets that it makes, are the executor's, and need no line
+    /// here. A backend that spawns tasks or opens sockets *before* its first verb, as in `connect`,
+    /// does so within [`Executor::current_or_new`], keeps it, and returns it here. A backend around
+    /// another one returns that one's. `None`: core makes one for each locker.
     ///
     /// A verb that blocks its thread delays its caller, or the renewals of its own lockers.
     fn executor(&self) -> Option<Executor> {

@@ -1,8 +1,8 @@
 //! For backends with a connection: many verbs need it, one attempt makes it.
 //!
-//! A verb belongs to its caller, who may drop it, or keep it and not poll it. So what all verbs wait for
-//! is made by a task of its own, with a pause between failures that doubles. Whether a connection is
-//! still good, and how one is made, is the backend's business.
+//! A verb belongs to its caller, who may drop it, or keep it and not poll it. So a task of its own
+//! makes the connection that all verbs wait for, with a doubling pause between failures. Whether a
+//! connection is still good, and how one is made, is the backend's business.
 
 use std::fmt;
 use std::future::Future;
@@ -19,19 +19,19 @@ use crate::clock::{Moment, sleep_between};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Work that is done once for all who want its result meanwhile.
+/// Work that runs once for all callers that want its result meanwhile.
 pub struct SingleFlight<T>(Mutex<Option<Outcome<T>>>);
 
 type Outcome<T> = Arc<SetOnce<Result<T, Fault>>>;
 
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
-    /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if all who
-    /// wait for it go away.
+    /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if
+    /// all its callers go away.
     ///
     /// # Errors
     ///
-    /// What the work ends with, for everybody who waited. [`Effect`](crate::Effect) is its own; if its
-    /// runtime ends before it does, nothing is known to have been applied by it for the caller.
+    /// The fault of the work, for each caller that waited. [`Effect`](crate::Effect) is its own; if
+    /// its runtime ends before it does, nothing is known to have been applied by it for the caller.
     ///
     /// # Cancel safety
     ///
@@ -51,7 +51,7 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
                 outcome
             })
         };
-        // Those who wait are woken in the order in which they came.
+        // Callers are woken in the order in which they came.
         match outcome.wait().await {
             Ok(done) => Ok(done.clone()),
             Err(fault) => Err(fault.repeated()),
@@ -63,12 +63,12 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     }
 }
 
-/// Has something to tell in any case.
+/// The completion of the work, which ends with a fault if it is dropped before.
 struct Completion<T>(Outcome<T>);
 
 impl<T> Completion<T> {
     fn complete(&self, outcome: Result<T, Fault>) {
-        // Nobody else tells before this is dropped.
+        // Only this value completes it.
         let _ = self.0.set(outcome);
     }
 }
@@ -176,12 +176,12 @@ impl<C> Default for Dialer<C> {
 }
 
 impl<C: Clone + Send + Sync + 'static> Dialer<C> {
-    /// From now on, this is the connection: one that was made without the dialer.
+    /// Replaces the connection by one that was made without the dialer.
     pub fn put(&self, connection: C) {
         lock(&self.state).note(&Ok(connection));
     }
 
-    /// The connection that there is, good or not.
+    /// Returns the current connection, good or not.
     #[must_use]
     pub fn current(&self) -> Option<C> {
         lock(&self.state).connection.clone()
@@ -198,11 +198,12 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
         Epoch(Kind::Counted { count: Arc::clone(&state.count), at })
     }
 
-    /// The connection if it `is_good`, or what becomes of the one attempt to `dial` that all share.
+    /// Returns the connection if it `is_good`, or the result of the one attempt to `dial` that all
+    /// callers share.
     ///
     /// # Errors
     ///
-    /// What the attempt ends with. Whoever comes after that waits for the next one.
+    /// The fault of the attempt. Later callers wait for the next one.
     ///
     /// # Cancel safety
     ///

@@ -18,8 +18,8 @@ const DIGEST_LEN: usize = DIGEST_MARK.len() + 64;
 /// keys, and a name made of plain ASCII letters, digits, `-`, `_`, `.` stays what it is.
 ///
 /// Bytes of the alphabet stand for themselves, every other byte (and always `%`) as `%XX` in upper
-/// case. What would be longer than the limit is cut after an escape and ends in `%~` and the
-/// SHA-256 of the whole name in hex.
+/// case. A longer key is cut after an escape and ends in `%~` and the SHA-256 of the whole name in
+/// hex.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoding {
     punctuation: &'static str,
@@ -29,13 +29,13 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    /// An encoding that leaves ASCII letters, digits and `punctuation` as they are and whose
-    /// results, prefix included, have at most `max_len` bytes.
+    /// Creates an encoding that leaves ASCII letters, digits and `punctuation` as they are and
+    /// whose results, prefix included, have at most `max_len` bytes.
     ///
     /// # Panics
     ///
-    /// If `punctuation` holds `%`, anything but printable ASCII, or if `max_len` is below 100: these
-    /// are constants of a backend, not input.
+    /// If `punctuation` holds `%`, anything but printable ASCII, or if `max_len` is below 100:
+    /// these are constants of a backend, not input.
     #[must_use]
     pub fn new(punctuation: &'static str, max_len: usize) -> Self {
         assert!(
@@ -84,7 +84,7 @@ impl Encoding {
         Ok(self)
     }
 
-    /// The key for `name`.
+    /// Returns the key for `name`.
     #[must_use]
     pub fn encode(&self, name: &LockName) -> String {
         let room = self.max_len - self.prefix.len();
@@ -116,8 +116,8 @@ impl Encoding {
         key
     }
 
-    /// The name behind a key of this encoding; `None` for a key of somebody else, and for a key
-    /// that holds a digest, which cannot be read backwards.
+    /// Returns the name of a key of this encoding. `None` for a foreign key, and for a key that
+    /// holds a digest, which cannot be decoded.
     #[must_use]
     pub fn decode(&self, key: &str) -> Option<LockName> {
         let mut rest = key.strip_prefix(&self.prefix)?.as_bytes();

@@ -10,7 +10,7 @@ use crate::name::LockName;
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// What went wrong, on which lock and backend, whether it may have been applied, and what to do.
+/// A failure: its kind, lock and backend, whether it may have been applied, and advice.
 ///
 /// Act on [`kind`](Self::kind), not on the message. `Display` is one line in lower case; the cause
 /// from the backend, if there is one, is the [`source`](std::error::Error::source). Neither holds
@@ -30,14 +30,14 @@ struct Inner {
     source: Option<Source>,
 }
 
-/// The kinds of failure. What a program decides on.
+/// The kinds of failure, for a program to decide on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent, or refused
-    /// by the backend as it is.
+    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent, or
+    /// refused by the backend as it is.
     Invalid,
-    /// The backend does not declare what was asked of it. Found before anything was sent.
+    /// The backend does not declare the requested capability. Found before anything was sent.
     Unsupported,
     /// The backend cannot be reached, or refuses work for now. Trying again may help.
     Unavailable,
@@ -45,7 +45,7 @@ pub enum ErrorKind {
     Timeout,
     /// Wrong credentials or missing rights. Trying again does not help.
     Denied,
-    /// The lock was lost before this call; the guard has been told (see [`Loss`](crate::Loss)).
+    /// The lock was lost before this call; the guard was notified (see [`Loss`](crate::Loss)).
     Lost,
     /// The backend says that the lock was not ours any more when it was asked to release it.
     NotHeld,
@@ -59,10 +59,10 @@ pub enum ErrorKind {
     Exhausted,
     /// The locker was closed.
     Closed,
-    /// There is no [`Executor`](crate::Executor): this process is a fork of the one that connected, or the
-    /// runtime that was given to the locker has ended.
+    /// There is no [`Executor`](crate::Executor): this process is a fork of the one that connected,
+    /// or the runtime that was given to the locker has ended.
     NoRuntime,
-    /// The backend broke its contract: it panicked, or answered what the trait forbids.
+    /// The backend broke its contract: it panicked, or gave an answer that the trait forbids.
     BackendBroken,
 }
 
@@ -80,7 +80,8 @@ impl From<FaultKind> for ErrorKind {
 }
 
 impl Error {
-    /// An error with a message of its own. For backends and front ends; it starts in lower case.
+    /// Creates an error with a message of its own. For backends and front ends; it starts in lower
+    /// case.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
@@ -95,20 +96,20 @@ impl Error {
         }))
     }
 
-    /// What to decide on.
+    /// Returns the kind, to decide on.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the operation may have been applied on the backend all the same. What
-    /// [`Effect::Unknown`] leaves behind is cleaned up in the background.
+    /// Returns whether the operation may have been applied on the backend all the same. The residue
+    /// of an [`Effect::Unknown`] is cleaned up in the background.
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.0.effect
     }
 
-    /// True if the same call may succeed later. Depends on the kind alone.
+    /// Returns true if the same call may succeed later. Depends on the kind alone.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted)
@@ -125,13 +126,13 @@ impl Error {
         self.0.free_within
     }
 
-    /// The lock it happened on.
+    /// Returns the lock it happened on.
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {
         self.0.lock.as_ref()
     }
 
-    /// The name of the backend it happened on.
+    /// Returns the name of the backend it happened on.
     #[must_use]
     pub fn backend(&self) -> Option<&'static str> {
         self.0.backend
@@ -174,7 +175,7 @@ impl Error {
         self
     }
 
-    /// Says what was being done where, unless a deeper layer has said so already.
+    /// Adds the operation, the lock and the backend, unless a deeper layer has added them.
     pub(crate) fn during(
         mut self,
         doing: &'static str,

@@ -1,8 +1,8 @@
-//! Where the work runs that no caller waits for: [`Executor`].
+//! The runtime of the work that no caller waits for: [`Executor`].
 //!
-//! A lock outlives the call that won it. Its renewals, the notice of its loss, its release in the
-//! background, and the connection that all of these use must not depend on the runtime of any one
-//! caller: that may be idle, blocked or gone. So they run on a thread of their own.
+//! A lock outlives the call that won it. Its renewals, the notification of its loss, its release in
+//! the background, and the connection that all of these use must not depend on the runtime of any
+//! one caller: that may be idle, blocked or gone. So they run on a thread of their own.
 
 use std::fmt;
 use std::future::Future;
@@ -33,9 +33,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// none. Core polls every verb within it: each task, socket and timer of a verb belongs to the
 /// executor, although the caller's task polls the verb. So a verb costs no change of threads.
 ///
-/// The executor has one thread, `lock-core`, which sleeps while there is nothing to do. It ends with
-/// the last clone; tasks that are left then have a second to end. A backend that blocks the thread
-/// delays its own lockers and no others.
+/// The executor has one thread, `lock-core`, which sleeps while there is nothing to do. It ends
+/// with the last clone; tasks that are left then have a second to end. A backend that blocks the
+/// thread delays its own lockers and no others.
 ///
 /// A process that was forked has no such thread. [`is_gone`](Self::is_gone) tells, the locks of the
 /// parent are lost there, and the parent's connections are left alone.
@@ -105,8 +105,8 @@ impl Executor {
         &self.0.handle
     }
 
-    /// Polls `work` in the context of the executor: what it spawns runs there, and timers and sockets
-    /// that it makes belong there. `work` itself is polled by the caller, on any runtime or none.
+    /// Polls `work` in the context of the executor: its spawned tasks run there, and its timers and
+    /// sockets belong there. `work` itself is polled by the caller, on any runtime or none.
     ///
     /// # Cancel safety
     ///
@@ -224,7 +224,7 @@ impl Owned {
         self.0.as_ref().expect("there until it is dropped")
     }
 
-    /// Runs tasks, until nobody uses them any more.
+    /// Runs tasks until the last executor is dropped.
     fn drive(self, stop: &SetOnce<()>) {
         let runtime = self.get();
         let ends = async {

@@ -27,21 +27,22 @@ use crate::token::FencingToken;
 /// held.
 ///
 /// A lock is a lease, and a lease can be lost: the backend may restart, the network may part, the
-/// process may be stopped. The guard is always told, at the latest at its own deadline, which comes
-/// before the server's: ask [`is_held`](Self::is_held), await [`lost`](Self::lost), or let
+/// process may be stopped. The guard is always notified, at the latest at its own deadline, which
+/// comes before the server's: ask [`is_held`](Self::is_held), await [`lost`](Self::lost), or let
 /// [`run`](Self::run) drop the work. No lock can undo a write that was already on its way: give
 /// [`fencing_token`](Self::fencing_token) to a resource that checks it.
 ///
 /// # Dropping
 ///
-/// Dropping the guard releases the lock in the background, on the [executor](crate::Executor). It never
-/// blocks or panics, wherever it happens: outside of a runtime, after its end, while unwinding. In a
-/// process that was forked from the holder's, it does nothing.
+/// Dropping the guard releases the lock in the background, on the [executor](crate::Executor). It
+/// never blocks or panics, wherever it happens: outside of a runtime, after its end, while
+/// unwinding. In a process that was forked from the holder's, it does nothing.
 ///
 /// # When the application hangs
 ///
-/// The lock is renewed as long as the process lives and the guard exists, also while the runtime that
-/// won it is idle, blocked or gone. A [policy](crate::RenewalPolicy::while_runtime_responds) ends that.
+/// The lock is renewed as long as the process lives and the guard exists, also while the runtime
+/// that won it is idle, blocked or gone. A [policy](crate::RenewalPolicy::while_runtime_responds)
+/// ends that.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     /// `None` only in between `release` or `detach` and the drop that follows.
@@ -53,44 +54,46 @@ impl LockGuard {
         Self { hold: Some(hold) }
     }
 
-    /// The lock.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.hold().name
     }
 
-    /// The owner id of this acquisition: the right to release it. If the lock was
-    /// [handed over](crate::LockerBuilder::local_handovers) inside this process, the backend knows that of the first
-    /// holder only; [`break_lock`](crate::Locker::break_lock) of the same locker knows both.
+    /// Returns the owner id of this acquisition: the right to release it. If the lock was [handed
+    /// over](crate::LockerBuilder::local_handovers) inside this process, the backend knows that of
+    /// the first holder only; [`break_lock`](crate::Locker::break_lock) of the same locker knows
+    /// both.
     #[must_use]
     pub fn owner(&self) -> &OwnerId {
         &self.hold().holder.owner
     }
 
-    /// The number to send along with each write, higher than that of every earlier holder. `None`
-    /// exactly if the backend declares [`Fencing::None`](crate::Fencing::None).
+    /// Returns the number to send along with each write, higher than that of every earlier holder.
+    /// `None` exactly if the backend declares [`Fencing::None`](crate::Fencing::None).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.hold().token
     }
 
-    /// True while the lock is certainly ours, under the assumptions that the backend documents.
+    /// Returns true while the lock is certainly held, under the assumptions that the backend
+    /// documents.
     ///
     /// Computed from a clock that counts suspended time, not from a flag that some task must set:
-    /// right at the first look after a stop, a suspension, or a starved executor.
+    /// right at the first call after a stop, a suspension, or a starved executor.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Why the lock is not held any more; `None` while it is.
+    /// Returns why the lock is not held any more; `None` while it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.hold().loss()
     }
 
-    /// How long the lock is ours if no renewal succeeds any more: zero if it is lost, `None` if it has
-    /// no end, as on backends without leases.
+    /// Returns how long the lock is held if no renewal succeeds any more: zero if it is lost,
+    /// `None` if it has no end, as on backends without leases.
     #[must_use]
     pub fn valid_for(&self) -> Option<Duration> {
         if !self.is_held() {
@@ -99,8 +102,9 @@ impl LockGuard {
         self.hold().deadline().map(Moment::remaining)
     }
 
-    /// Returns the moment at which the holder gives up if no renewal succeeds any more. Of a lost
-    /// lock, the last one that was known; `None` if it has no end, as on backends without leases.
+    /// Returns the moment at which the holder stops treating the lock as held if no renewal
+    /// succeeds any more. Of a lost lock, the last one that was known; `None` if it has no end, as
+    /// on backends without leases.
     ///
     /// An acknowledged renewal moves it later. It moves earlier only where the lease lives in a
     /// session with the server, and the server grants that session less than before.
@@ -111,12 +115,13 @@ impl LockGuard {
 
     /// Waits until the lock is lost: at the latest at the deadline, earlier on evidence.
     ///
-    /// After the deadline the lock stays shut for the backend's [`margin`](crate::Capabilities::margin) and
-    /// one per cent of the lease, as long as the guard is there. A task that is polled within that time
-    /// learns of the loss before another client holds the lock. Drop the guard to let it go earlier.
+    /// After the deadline the lock stays shut for the backend's
+    /// [`margin`](crate::Capabilities::margin) and one per cent of the lease, as long as the guard
+    /// is there. A task that is polled within that time learns of the loss before another client
+    /// holds the lock. Drop the guard to let it go earlier.
     ///
-    /// After the machine was suspended, the timer behind this may be late by the time until the next
-    /// renewal; [`is_held`](Self::is_held) is right at once.
+    /// After the machine was suspended, the timer behind this may be late by the time until the
+    /// next renewal; [`is_held`](Self::is_held) is right at once.
     ///
     /// # Cancel safety
     ///
@@ -125,7 +130,7 @@ impl LockGuard {
         self.hold().lost().await
     }
 
-    /// A signal of its own for tasks that do not have the guard. It does not keep the lock.
+    /// Returns a signal for tasks that do not have the guard. It does not keep the lock.
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         LossSignal(Arc::clone(self.hold()))
@@ -156,15 +161,15 @@ impl LockGuard {
 
     /// Asks the backend whether the lock is still ours. It is a renewal that can be waited for.
     ///
-    /// After `Ok` a tenth of the ttl is left, or 100 ms if that is less, unless the longest hold that the
-    /// policy allows ends before. The lease counts from before the request was sent, and may be shorter
-    /// than the ttl: if an answer leaves less, the backend is asked once more.
+    /// After `Ok` a tenth of the ttl is left, or 100 ms if that is less, unless the longest hold
+    /// that the policy allows ends before. The lease counts from before the request was sent, and
+    /// may be shorter than the ttl: if an answer leaves less, the backend is asked once more.
     /// [`valid_for`](Self::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not say, or too late: the lock
-    /// is then still held until its deadline.
+    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not answer in time: the
+    /// lock is then still held until its deadline.
     ///
     /// # Cancel safety
     ///
@@ -173,17 +178,17 @@ impl LockGuard {
         self.renew(self.hold().ttl, "verify").await
     }
 
-    /// Asks for a lease of `ttl` from now, once. Later renewals ask for the original ttl again, and never
-    /// shorten what was acknowledged here.
+    /// Asks for a lease of `ttl` from now, once. Later renewals ask for the original ttl again, and
+    /// never shorten what was acknowledged here.
     ///
-    /// A backend whose leases are shorter than `ttl` acknowledges a shorter one. It is renewed until `ttl`
-    /// is over, unless the policy's probe returns `false`. `Ok` promises the same as
+    /// A backend whose leases are shorter than `ttl` acknowledges a shorter one. It is renewed
+    /// until `ttl` is over, unless the policy's probe returns `false`. `Ok` promises the same as
     /// [`verify`](Self::verify) does, for this `ttl`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `ttl` is out of the backend's range; [`ErrorKind::Lost`] if the lock
-    /// is not ours any more; any other kind if the backend did not say.
+    /// [`ErrorKind::Invalid`] if `ttl` is out of the backend's range; [`ErrorKind::Lost`] if the
+    /// lock is not ours any more; any other kind if the backend did not say.
     ///
     /// # Cancel safety
     ///
@@ -197,23 +202,25 @@ impl LockGuard {
         self.renew(ttl, "extend").await
     }
 
-    /// Releases the lock and waits for the answer, at most three times the locker's timeout (a renewal
-    /// that is under way ends first), plus what is left of a minimum hold that the backend cannot keep
-    /// by itself.
+    /// Releases the lock and waits for the answer, at most three times the locker's timeout (a
+    /// renewal that is under way ends first), plus what is left of a minimum hold that the backend
+    /// cannot keep by itself.
     ///
     /// `Ok` exactly if the backend confirmed that this guard held the lock until now; or, with
-    /// [local hand-overs](crate::LockerBuilder::local_handovers), if it was left to the next waiter of this process
-    /// before its deadline. The backend is not asked then: what nobody knows yet, its successor is told. If that one has
-    /// gone by then, or could not be sure of the lock, it goes back in the background, and a lock that turns out to have
-    /// been lost is a warning in the log. Call [`close`](crate::Locker::close) before the process or its runtimes end: a
-    /// release that is not sent by then leaves the lock shut until its lease is over. Before this returns, the caller's task
-    /// yields once, so that its successor need not wait for what it does next.
+    /// [local hand-overs](crate::LockerBuilder::local_handovers), if it was left to the next waiter
+    /// of this process before its deadline. No request is sent then: a loss that is not known yet
+    /// is reported to its successor. If that one has gone by then, or cannot be sure of the lock,
+    /// it is released in the background, and a lock that turns out to have been lost is a warning
+    /// in the log. Call [`close`](crate::Locker::close) before the process or its runtimes end: a
+    /// release that is not sent by then leaves the lock shut until its lease is over. Before this
+    /// returns, the caller's task yields once, so that its successor does not wait for the rest of
+    /// the caller's work.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Lost`]: it was lost before.
     /// * [`ErrorKind::NotHeld`]: the backend says that it was not ours any more.
-    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
+    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, so the cause is unknown.
     /// * Any other kind: it is not known to be gone. The release goes on in the background, and
     ///   [`free_within`](Error::free_within) bounds how long the lock can stay.
     ///
@@ -229,7 +236,7 @@ impl LockGuard {
             return Err(hold.loss_error("release"));
         }
         if Handover::offer(&hold) {
-            // Who waits goes first: whatever our caller does next is nothing that the heir has to wait for.
+            // The successor runs first: it does not wait for the rest of the caller's work.
             tokio::task::yield_now().await;
             return Ok(());
         }
@@ -265,9 +272,8 @@ impl LockGuard {
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
     }
 
-    /// Stops renewing and leaves the lock to whoever gets the returned [`Detached`], until its lease
-    /// ends. Needs a lock that was asked for with
-    /// [`detachable`](crate::Lock::detachable).
+    /// Stops renewing, and leaves the lock to the holder of the returned [`Detached`], until its
+    /// lease ends. Needs a lock that was asked for with [`detachable`](crate::Lock::detachable).
     ///
     /// # Errors
     ///
@@ -301,8 +307,8 @@ impl LockGuard {
         })
     }
 
-    /// Returns what the backend keeps with this grant, for functions of a backend's own crate. `None` if
-    /// that is nothing, or the lock is lost.
+    /// Returns the ticket of this grant, for functions of a backend's own crate. `None` if there is
+    /// none, or the lock is lost.
     ///
     /// # Cancel safety
     ///
@@ -311,9 +317,9 @@ impl LockGuard {
         self.claim_state().await?.claim.ticket.clone()
     }
 
-    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release has the
-    /// wire then, and is repeated for as long as the lease lasts. Within the executor, whose tasks wake
-    /// this one.
+    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release has
+    /// the wire then, and is repeated for as long as the lease lasts. Within the executor, whose
+    /// tasks wake this one.
     async fn claim_state(&self) -> Option<OwnedMutexGuard<ClaimState>> {
         let hold = self.hold();
         if hold.loss().is_some() {
@@ -327,7 +333,8 @@ impl LockGuard {
         if hold.loss().is_some() {
             return Err(hold.loss_error(doing));
         }
-        // In a task of its own: a caller that polls it and hangs would stop all renewals of the lock.
+        // In a task of its own: a caller that polls it and hangs would stop all renewals of the
+        // lock.
         let (tasks, runtime) = hold.engine.background();
         let explained = Arc::clone(&hold);
         let (_caller, gone) = oneshot::channel();
@@ -394,7 +401,7 @@ async fn ask(
     Ok(Hold::leaves_enough(engine, &hold.acknowledged(), ttl))
 }
 
-/// After a release whose answer was lost.
+/// Creates the error of a release whose answer was lost.
 pub(crate) fn gone() -> Error {
     let message = "it is gone, but an answer was lost, so whether this call released it is unknown";
     Error::new(ErrorKind::Gone, message).applied(Effect::Unknown)
@@ -404,7 +411,7 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
         if hold.engine.executor().is_gone() {
-            // The parent's. Nor is what it consists of dropped here.
+            // The parent's: neither the hold nor its parts are dropped here.
             return std::mem::forget(hold);
         }
         // In a thread that ends, what tokio's clock may ask has gone.
@@ -421,7 +428,7 @@ impl Drop for LockGuard {
 /// Releases the lock in the background, or leaves it to the next waiter.
 fn release_or_hand_over(hold: &Arc<Hold>) {
     hold.guard_dropped();
-    // A lost lock is let go by whoever noticed the loss.
+    // The loss of a lost lock has released it.
     if hold.loss().is_none() && !Handover::offer(hold) {
         hold.release_in_background();
     }
@@ -439,7 +446,7 @@ impl fmt::Debug for LockGuard {
 pub struct LossSignal(Arc<Hold>);
 
 impl LossSignal {
-    /// Why the lock is not held any more; `None` while it is.
+    /// Returns why the lock is not held any more; `None` while it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.0.loss()
@@ -467,9 +474,10 @@ impl fmt::Debug for LossSignal {
     }
 }
 
-/// A lock that is held by nobody's guard: whoever has this can
+/// A lock that is held without a guard. With this value, a process can
 /// [`adopt`](crate::Locker::adopt) it, in this process or another, or
-/// [renew](crate::Locker::renew_detached) and [release](crate::Locker::release_detached) it as it is.
+/// [renew](crate::Locker::renew_detached) and [release](crate::Locker::release_detached) it as it
+/// is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -485,7 +493,7 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Put together from what another process was told.
+    /// Creates it from the values that another process passed on.
     #[must_use]
     pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
         Self { name, owner, token: None, ttl }

@@ -1,9 +1,9 @@
 //! One lock abstraction, many backends.
 //!
-//! A lock here is a **lease on a name**, held by one grant and guarded by a **fencing token**. Three
-//! promises that most lock libraries break: the holder gives up before anyone else can get in; the
-//! holder is always told; and what a retry, a drop or a lost reply leaves behind never harms a newer
-//! holder.
+//! A lock here is a **lease on a name**, held by one grant and guarded by a **fencing token**.
+//! Three promises that most lock libraries break: the holder gives up before anyone else can get
+//! in; the holder is always told; and what a retry, a drop or a lost reply leaves behind never
+//! harms a newer holder.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -40,8 +40,8 @@
 //! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome` |
 //! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.reason` |
 //!
-//! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no `release`: its claim goes on, under
-//! the owner that won it.
+//! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no
+//! `release`: its claim goes on, under the owner that won it.
 //!
 //! `lock.owner` is the first eight hex digits. No span or event holds an owner id or credentials.
 

@@ -1,4 +1,4 @@
-//! Where locks come from: [`Locker`] and [`Lock`].
+//! The source of locks: [`Locker`] and [`Lock`].
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,9 +33,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Gives out locks on one backend. Cloning is cheap; clones share everything.
 ///
-/// Waiters of one locker are served first come, first served. Its methods can be awaited on any runtime.
-/// Renewals, notices of losses and releases in the background run on an [`Executor`], a thread of the
-/// backend's own: they go on when the runtime that won a lock is idle, blocked or gone.
+/// Waiters of one locker are served first come, first served. Its methods can be awaited on any
+/// runtime. Renewals, notifications of losses and background releases run on an [`Executor`], a
+/// thread of the backend's own: they go on when the runtime that won a lock is idle, blocked or
+/// gone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -60,7 +61,7 @@ pub struct LockerBuilder {
 }
 
 impl Locker {
-    /// A locker with the default settings.
+    /// Creates a locker with the default settings.
     #[must_use]
     pub fn new(backend: impl Backend) -> Self {
         Self::builder(backend).build()
@@ -72,7 +73,7 @@ impl Locker {
         Self::builder_from(Arc::new(backend))
     }
 
-    /// Like [`builder`](Self::builder), for a backend that is shared already.
+    /// Starts as [`builder`](Self::builder) does, from a backend that is shared already.
     #[must_use]
     pub fn builder_from(backend: Arc<dyn Backend>) -> LockerBuilder {
         LockerBuilder {
@@ -90,7 +91,8 @@ impl Locker {
         }
     }
 
-    /// What the backend declares, as far as [the settings](LockerBuilder::local_handovers) leave it.
+    /// Returns the capabilities of the backend, as far as [the
+    /// settings](LockerBuilder::local_handovers) leave them.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.engine.caps
@@ -103,8 +105,8 @@ impl Locker {
         self.engine.ttl_range()
     }
 
-    /// This locker, if its backend declares at least `requirements`: so that a wrong backend fails
-    /// at start-up and not at night.
+    /// Returns this locker, if its backend declares at least `requirements`: so that a wrong
+    /// backend fails at start-up and not at night.
     ///
     /// # Errors
     ///
@@ -114,7 +116,7 @@ impl Locker {
         Ok(self.clone())
     }
 
-    /// A lock by name. Nothing is sent.
+    /// Creates a lock by name. Nothing is sent.
     ///
     /// # Errors
     ///
@@ -136,7 +138,8 @@ impl Locker {
     }
 
     /// Takes over a lock that was [detached](LockGuard::detach), by renewing it. It is renewed from
-    /// then on as locks are by default; a renewal policy or minimum hold of before is not known here.
+    /// then on as locks are by default; a renewal policy or minimum hold of before is not known
+    /// here.
     ///
     /// One adopter at a time: two of them would hold the same lock as the same owner.
     ///
@@ -169,10 +172,10 @@ impl Locker {
         Ok(LockGuard::new(hold))
     }
 
-    /// Renews a [detached](LockGuard::detach) lock once, and leaves it detached: for whoever keeps it
-    /// from one short-lived process to the next. Tells how long it is held from now on if nothing more
-    /// is done, with the same margin as [`valid_for`](LockGuard::valid_for): the lease lasts at least
-    /// [`Detached::ttl`], and is never shortened.
+    /// Renews a [detached](LockGuard::detach) lock once, and leaves it detached: for a lock that is
+    /// passed from one short-lived process to the next. Returns how long it is held from now on if
+    /// nothing more is done, with the same margin as [`valid_for`](LockGuard::valid_for): the lease
+    /// lasts at least [`Detached::ttl`], and is never shortened.
     ///
     /// # Errors
     ///
@@ -197,7 +200,7 @@ impl Locker {
     }
 
     /// Releases a [detached](LockGuard::detach) lock, and waits for the answer for at most the
-    /// locker's timeout. It is not renewed before: what fails keeps nobody out for longer.
+    /// locker's timeout. It is not renewed before, so a failure excludes other clients no longer.
     ///
     /// `Ok` exactly if the backend confirmed that the owner held the lock until now. A minimum hold
     /// there is not: a detachable lock has none.
@@ -205,10 +208,10 @@ impl Locker {
     /// # Errors
     ///
     /// * [`ErrorKind::NotHeld`]: the backend does not know the owner as the holder any more.
-    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
+    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, so the cause is unknown.
     /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
-    /// * Any other kind: it is not known to be gone. It ends with its lease; the same call again does
-    ///   no harm to whoever comes after.
+    /// * Any other kind: it is not known to be gone. It ends with its lease; the same call again
+    ///   does no harm to a later holder.
     ///
     /// # Cancel safety
     ///
@@ -237,14 +240,13 @@ impl Locker {
         self.demand(engine.caps.detached, "detached holds")?;
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
-        // What its attempts left on the way is not known here.
+        // Whether attempts of it are under way is not known here.
         let mut claim_state = ClaimState::new(claim_of(detached), true);
         let claim_states = &mut [&mut claim_state];
         let answer =
             renewer::renew(engine, claim_states, None, engine.settings.timeout).await.pop();
         let mut grant = match answer {
-            // A later grant of the same owner is what an attempt of it has taken that was late. It keeps the
-            // lock shut for nobody.
+            // A later grant of the same owner is that of a late attempt. No holder uses it.
             Some(Ok(Renewal::Held(grant))) if is_later(grant.token, detached.token) => {
                 let release = PendingRelease::of_detached(engine, claim_of(detached));
                 engine.spawn(release.release_until_expiry());
@@ -271,7 +273,7 @@ impl Locker {
         Ok((claim_state.claim, grant))
     }
 
-    /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.
+    /// Returns the holder of a lock and the number of waiters. Takes no lock and affects no client.
     ///
     /// # Errors
     ///
@@ -309,17 +311,19 @@ impl Locker {
         self.ask(verb).await.map_err(explain)
     }
 
-    /// Ends the hold of `expected` by force, and of nobody else: a holder that came after the one
-    /// inspected is left alone. The holder is told at its next renewal. True if this call ended it.
+    /// Ends the hold of `expected` by force, and of no other owner: a holder that came after the
+    /// one inspected is left alone. The holder is notified at its next renewal. Returns true if
+    /// this call ended it.
     ///
-    /// If the lock was [handed over](LockerBuilder::local_handovers) in this locker, `expected` may be the owner of its
-    /// guard as well as the one that the backend knows.
+    /// If the lock was [handed over](LockerBuilder::local_handovers) in this locker, `expected` may
+    /// be the owner of its guard as well as the one that the backend knows.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent. After one whose
-    /// [`effect`](Error::effect) is unknown the hold may have ended: no answer came, or of several servers some have ended it,
-    /// or may have, and most did not know it. Look with [`inspect`](Self::inspect) who holds the lock now.
+    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent. After
+    /// one whose [`effect`](Error::effect) is unknown the hold may have ended: no answer came, or
+    /// of several servers some have ended it, or may have, and most did not know it.
+    /// [`inspect`](Self::inspect) shows the current holder.
     ///
     /// # Cancel safety
     ///
@@ -331,7 +335,7 @@ impl Locker {
             let Some(successor) = renewer::successor(&self.engine, name, expected) else {
                 return self.engine.backend.break_lock(name, expected).await;
             };
-            // While this is under way, the lock is not left to the next one.
+            // While this is under way, the lock is not handed over.
             let claim_state = successor.claim_state.lock().await;
             match successor.ended.get() {
                 None => self.engine.backend.break_lock(name, &claim_state.claim.owner).await,
@@ -341,7 +345,8 @@ impl Locker {
         self.ask(verb).await.map_err(explain)
     }
 
-    /// Which server this really is, and up since when; `None` if the backend cannot tell.
+    /// Returns which server this is, and for how long it has been up; `None` if the backend cannot
+    /// tell.
     ///
     /// # Errors
     ///
@@ -376,7 +381,7 @@ impl Locker {
             engine.tasks.close();
             tokio::select! {
                 biased;
-                // Acquisitions as well: each is one of the tasks until what it leaves behind is another.
+                // Acquisitions as well: each is one of the tasks until its release is another.
                 () = engine.tasks.wait() => Ok(()),
                 () = sleep_until(Moment::now() + engine.settings.timeout) => {
                     let message = format!(
@@ -426,7 +431,7 @@ fn claim_of(detached: &Detached) -> Claim {
     claim
 }
 
-/// Two known tokens, the first one of a later grant.
+/// Returns true if both tokens are known and the first one is of a later grant.
 fn is_later(token: Option<FencingToken>, than: Option<FencingToken>) -> bool {
     than.is_some() && token > than
 }
@@ -436,91 +441,97 @@ fn not_held() -> Error {
 }
 
 impl LockerBuilder {
-    /// The backend that it is built on.
+    /// Returns the backend that it is built on.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
-    /// How long one call of the backend may take, whatever the peer does. Default: 5 s.
+    /// Sets how long one call of the backend may take, whether or not the server answers. Default:
+    /// 5 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
         self
     }
 
-    /// The lease that locks ask for unless told otherwise. Default: 30 s, or what the backend allows.
+    /// Sets the lease that locks ask for by default. Default: 30 s, within the backend's limits.
     #[must_use]
     pub fn default_ttl(mut self, ttl: Duration) -> Self {
         self.settings.default_ttl = Some(ttl);
         self
     }
 
-    /// The longest lease that may be asked for: a lock whose holder crashed stays shut that long.
-    /// Default: one day.
+    /// Sets the longest lease that may be asked for: a lock whose holder crashed stays shut that
+    /// long. Default: one day.
     #[must_use]
     pub fn max_ttl(mut self, ttl: Duration) -> Self {
         self.settings.max_ttl = ttl;
         self
     }
 
-    /// How long a waiter goes on waiting while the backend does not answer at all. Default: 5 min.
+    /// Sets how long a waiter goes on waiting while the backend does not answer at all. Default: 5
+    /// min.
     #[must_use]
     pub fn outage_timeout(mut self, outage_timeout: Duration) -> Self {
         self.settings.outage_timeout = outage_timeout;
         self
     }
 
-    /// How many acquisitions may be under way at once, at most 2²⁴. Default: 100 000.
+    /// Sets how many acquisitions may be under way at once, at most 2²⁴. Default: 100 000.
     #[must_use]
     pub fn max_pending(mut self, limit: usize) -> Self {
         self.settings.max_pending = limit.min(1 << 24);
         self
     }
 
-    /// Where renewals, notices of losses and releases in the background run. Default: on the backend's
-    /// [executor](Backend::executor), or on a thread that is started with the first lock; and in a
-    /// runtime whose clock is paused, on that one. A test may give its own runtime here.
+    /// Sets where renewals, notifications of losses and background releases run. Default: on the
+    /// backend's [executor](Backend::executor), or on a thread that is started with the first lock;
+    /// and in a runtime whose clock is paused, on that one. A test may give its own runtime here.
     #[must_use]
     pub fn executor(mut self, executor: Executor) -> Self {
         self.settings.executor = Some(executor);
         self
     }
 
-    /// What `inspect` shows of the holder. Default: nothing.
+    /// Sets the label that `inspect` shows of the holder. Default: none.
     #[must_use]
     pub fn label(mut self, label: Label) -> Self {
         self.settings.label = Some(label);
         self
     }
 
-    /// Hands a lock that is let go to the next waiter of this locker, without asking the backend, up to
-    /// `at_most` times in a row; then it is given back. Default: 0, not at all.
+    /// Hands a released lock to the next waiter of this locker, without a request, up to `at_most`
+    /// times in a row; then it is released on the backend. Default: 0, not at all.
     ///
-    /// Where the backend keeps waiters [in order](crate::Order::Fifo), other processes have their turn then. Where it does
-    /// not, they may have it: the next waiter of this process asks for the lock like theirs, and at once.
+    /// Where the backend keeps waiters [in order](crate::Order::Fifo), other processes have their
+    /// turn then. Where it does not, they may have it: the next waiter of this process asks for the
+    /// lock like theirs, and at once.
     ///
-    /// A hand-over costs a few microseconds and no request, so many waiters of one process cost the backend
-    /// little more than one. It keeps all promises but one: waiters of other processes, who may have come
-    /// before, wait for up to `at_most` holds more. So the [order](Capabilities::order) is
-    /// [`PerProcess`](crate::Order::PerProcess) then, whatever the backend declares, and only one waiter of
-    /// this locker at a time stands in its line.
+    /// A hand-over costs a few microseconds and no request, so many waiters of one process cost the
+    /// backend little more than one. It keeps all promises but one: waiters of other processes,
+    /// which may have come before, wait for up to `at_most` holds more. So the
+    /// [order](Capabilities::order) is [`PerProcess`](crate::Order::PerProcess) then, whatever the
+    /// backend declares, and only one waiter of this locker at a time is in its queue.
     ///
-    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the backend knows the
-    /// first one only: [`inspect`](Locker::inspect) shows that one, and who [breaks](Locker::break_lock) its lock
-    /// ends the hold of whoever has it by then. A lock is given back if one of those who wait asks for another ttl or a
-    /// [detachable](Lock::detachable) lock, if it is one itself, if its lease is nearly over, if its last renewal was not
-    /// answered, and before the end of a [minimum hold](Lock::min_hold).
+    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the
+    /// backend knows the first one only: [`inspect`](Locker::inspect) shows that one, and
+    /// [`break_lock`](Locker::break_lock) with it ends the hold of the current holder. A lock is
+    /// released on the backend if one of the waiters asks for another ttl or a
+    /// [detachable](Lock::detachable) lock, or if it is one itself. The same holds if its lease is
+    /// nearly over, if its last renewal was not answered, and before the end of a [minimum
+    /// hold](Lock::min_hold).
     ///
-    /// Await [`close`](Locker::close) before the process ends, also after releases that were awaited: a lock that was left to
-    /// a waiter who is gone by then goes back in the background.
+    /// Await [`close`](Locker::close) before the process ends, also after releases that were
+    /// awaited: a lock that was handed to a waiter that is gone by then is released in the
+    /// background.
     #[must_use]
     pub fn local_handovers(mut self, at_most: u8) -> Self {
         self.settings.local_handovers = at_most;
         self
     }
 
-    /// The locker.
+    /// Builds the locker.
     #[must_use]
     pub fn build(self) -> Locker {
         Locker { engine: Arc::new(Engine::new(self.backend, self.settings)) }
@@ -542,40 +553,41 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The lease: how long the lock stays shut after its holder crashed. It is renewed at each third.
-    /// Default: 30 s.
+    /// Sets the lease: how long the lock stays unavailable after its holder crashed. It is renewed
+    /// at each third. Default: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Whether and how long the lock is renewed. Default: at each third of the lease, for ever.
+    /// Sets whether and how long the lock is renewed. Default: at each third of the lease, for
+    /// ever.
     pub fn renewal(mut self, policy: RenewalPolicy) -> Self {
         Arc::make_mut(&mut self.policy).renewal = policy;
         self
     }
 
-    /// Keeps others out for at least this long after the grant arrived, even if the lock is released
-    /// earlier: for jobs that must run once per period although the hosts' clocks differ.
+    /// Keeps others out for at least this long after the grant arrived, even if the lock is
+    /// released earlier: for jobs that must run once per period although the hosts' clocks differ.
     ///
     /// Where the backend declares [`minimum_hold`](Capabilities::minimum_hold), a release keeps the
-    /// lease until then, and up to one per cent longer, since the server's clock may run fast. Where it
-    /// does not, the release is held back until then, in this process. Neither survives a crash of the
-    /// holder for longer than its lease. An acquisition that is dropped keeps nobody out: without a
-    /// guard there is no minimum.
+    /// lease until then, and up to one per cent longer, since the server's clock may run fast.
+    /// Where it does not, the release is held back until then, in this process. Neither survives a
+    /// crash of the holder for longer than its lease. An acquisition that is dropped keeps nobody
+    /// out: without a guard there is no minimum.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         Arc::make_mut(&mut self.policy).min_hold = Some(min_hold);
         self
     }
 
-    /// Makes the guard [detachable](LockGuard::detach). Not together with a minimum hold or a longest
-    /// hold, of which whoever adopts the lock would know nothing.
+    /// Makes the guard [detachable](LockGuard::detach). Not together with a minimum hold or a
+    /// longest hold, which the adopting process would not know.
     pub fn detachable(mut self) -> Self {
         self.hold = HoldKind::Detached;
         self
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
@@ -583,13 +595,14 @@ impl Lock {
 
     /// Waits for the lock, as long as it takes.
     ///
-    /// If the backend does not answer the first attempt, that is an error at once. Who waits already
-    /// goes on waiting through an outage, up to the locker's
+    /// If the backend does not answer the first attempt, that is an error at once. A waiter goes on
+    /// waiting through an outage, up to the locker's
     /// [outage_timeout](LockerBuilder::outage_timeout).
     ///
-    /// A tenth of the ttl is left when this returns a guard, or 100 ms if that is less. The lease counts
-    /// from before the attempt was sent: if a slow answer leaves less, the backend is asked once more.
-    /// After that, the claim is released and made anew. [`valid_for`](LockGuard::valid_for) tells how much is left.
+    /// A tenth of the ttl is left when this returns a guard, or 100 ms if that is less. The lease
+    /// counts from before the attempt was sent: if a slow answer leaves less, the backend is asked
+    /// once more. After that, the claim is released and made anew.
+    /// [`valid_for`](LockGuard::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
@@ -598,9 +611,9 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses the place in line. A request on the wire is not cut: its outcome is
-    /// awaited in the background and undone. Do not keep the future without polling it: it keeps its
-    /// place meanwhile, and those behind it wait.
+    /// Dropping the future loses the position in the queue. A request on the wire is not cut: its
+    /// outcome is awaited in the background and undone. Do not keep the future without polling it:
+    /// it keeps its position meanwhile, and the waiters behind it wait.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
         match self.acquire_for(Waits::ForEver).await? {
             Some(guard) => Ok(guard),
@@ -611,8 +624,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free; `None` if somebody else has it. Takes no place in line. As much of
-    /// the lease is left as by [`acquire`](Self::acquire), or it is an error.
+    /// Takes the lock if it is free; `None` if another claim holds it. Never queues. As much of the
+    /// lease is left as by [`acquire`](Self::acquire), or it is an error.
     ///
     /// # Errors
     ///
@@ -625,16 +638,16 @@ impl Lock {
         self.acquire_for(Waits::Not).await
     }
 
-    /// Waits for the lock for at most `wait`; `None` if somebody else had it all the time.
+    /// Waits for the lock for at most `wait`; `None` if other claims held it all the time.
     ///
-    /// Returns within `wait`, or within the locker's timeout from the first attempt if the backend does
-    /// not answer that one before. Behind a neighbour in this process, the first attempt is the
-    /// neighbour's. A `wait` of zero is [`try_acquire`](Self::try_acquire).
+    /// Returns within `wait`, or within the locker's timeout from the first attempt if the backend
+    /// does not answer that one before. Behind another waiter of this process, the first attempt is
+    /// that waiter's. A `wait` of zero is [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, or has been silent for
-    /// half a timeout by then, that is the error: a failure is never reported as `None`.
+    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, or has been silent
+    /// for half a timeout by then, that is the error: a failure is never reported as `None`.
     ///
     /// # Cancel safety
     ///

@@ -12,8 +12,8 @@ pub enum Loss {
     NotHeld,
     /// The longest total hold that the renewal policy allows is over.
     HoldLimit,
-    /// Nothing renews the lock: this process is a fork of the one that won it, or the runtime that was
-    /// given to the locker was shut down.
+    /// Nothing renews the lock: this process is a fork of the one that won it, or the runtime that
+    /// was given to the locker was shut down.
     RuntimeGone,
     /// Not a loss: the guard let the lock go. Seen by signals that outlive their guard.
     Released,

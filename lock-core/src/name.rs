@@ -16,7 +16,7 @@ impl LockName {
     /// The longest name, in bytes.
     pub const MAX_LEN: usize = 64 * 1024;
 
-    /// The name as it was given.
+    /// Returns the name as it was given.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -24,7 +24,8 @@ impl LockName {
 }
 
 impl fmt::Display for LockName {
-    /// Quoted, control characters escaped, and cut to a readable length: for messages.
+    /// Formats the name for messages: quoted, with control characters escaped, and cut to a
+    /// readable length.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 80;
         match self.0.char_indices().nth(SHOWN) {

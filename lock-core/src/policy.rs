@@ -22,27 +22,28 @@ pub struct RenewalPolicy {
 }
 
 impl RenewalPolicy {
-    /// No renewals: the lock ends with its ttl, also on backends without leases, unless
+    /// Disables renewals: the lock ends with its ttl, also on backends without leases, unless
     /// [`extend`](crate::LockGuard::extend) is called.
     ///
-    /// Where leases can be shorter than what was asked for, because they are those of a session, they are
-    /// renewed until then all the same. A minimum hold that is kept in this process is renewed until it
-    /// is over, too. Nothing else is asked meanwhile: if the lock is removed, the holder
-    /// is told at its deadline.
+    /// A lease that is shorter than the ttl, because it is that of a session, is renewed until the
+    /// ttl is over all the same. A minimum hold that is kept in this process is renewed until it is
+    /// over, too. No other request is sent meanwhile: if the lock is removed, the holder is
+    /// notified at its deadline.
     #[must_use]
     pub fn off() -> Self {
         Self { off: true, ..Self::default() }
     }
 
-    /// Ends the lock at the latest this long after its grant arrived, whatever is renewed or extended.
+    /// Ends the lock at the latest this long after its grant arrived, whatever is renewed or
+    /// extended.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
     }
 
-    /// Asks `probe` before each renewal, and renews no more once it has said `false` or panicked. The
-    /// lock then ends with its lease, or at once on backends without leases. It runs on the
+    /// Asks `probe` before each renewal, and renews no more once it has said `false` or panicked.
+    /// The lock then ends with its lease, or at once on backends without leases. It runs on the
     /// [executor](crate::Executor): it must not block.
     #[must_use]
     pub fn only_while(mut self, probe: impl Fn() -> bool + Send + Sync + 'static) -> Self {
@@ -50,9 +51,9 @@ impl RenewalPolicy {
         self
     }
 
-    /// Renews no more once the runtime on which the lock was won has not run a task for `limit`: the
-    /// application hangs, or has dropped that runtime. Without this, a lock is renewed as long as the
-    /// process lives and the guard exists.
+    /// Renews no more once the runtime on which the lock was won has not run a task for `limit`:
+    /// the application hangs, or has dropped that runtime. Without this, a lock is renewed as long
+    /// as the process lives and the guard exists.
     ///
     /// Each renewal asks the runtime, and looks whether it has answered the one before. So the lock
     /// ends within `limit`, two intervals of renewals, and a lease; at once after the first two on

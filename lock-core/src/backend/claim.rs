@@ -16,9 +16,9 @@ use crate::token::FencingToken;
 pub struct Claim {
     /// The lock.
     pub name: LockName,
-    /// Who asks: new for every acquisition, and the only right to renew and release it.
+    /// The owner id: new for every acquisition, and the only right to renew and release it.
     pub owner: OwnerId,
-    /// What `inspect` may show of the holder.
+    /// The label of the holder, which `inspect` may show.
     pub label: Option<Label>,
     /// The lease asked for, within the declared limits.
     pub ttl: Duration,
@@ -31,13 +31,13 @@ pub struct Claim {
     /// The token must be higher than this. Only set where
     /// [`Capabilities::min_token_supported`](crate::Capabilities::min_token_supported) declares it.
     pub min_token: Option<FencingToken>,
-    /// What the backend returned with the last grant of this claim.
+    /// The ticket of the last grant of this claim.
     pub ticket: Option<Ticket>,
 }
 
 impl Claim {
-    /// A plain claim: exclusive, guarded, does not queue. For core, and for checks that speak to a
-    /// backend directly; set the fields from there.
+    /// Creates a plain claim: exclusive, guarded, not queued. For core, and for checks that speak
+    /// to a backend directly; set the fields from there.
     #[must_use]
     pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Claim {
         self.on_contention == OnContention::Queue
     }
 
-    /// For backends that know no other [`Mode`].
+    /// Checks the mode, for backends that support no other [`Mode`].
     ///
     /// # Errors
     ///
@@ -86,8 +86,8 @@ pub enum OnContention {
     /// The claim returns: a contended attempt leaves no residue on the server.
     #[default]
     Return,
-    /// The claim waits: it may enter the queue, and its wake-ups may be set up with the attempt. Core
-    /// releases the claim when the wait ends without the lock.
+    /// The claim waits: it may enter the queue, and its wake-ups may be set up with the attempt.
+    /// Core releases the claim when the wait ends without the lock.
     Queue,
 }
 
@@ -98,12 +98,13 @@ pub enum HoldKind {
     /// By a guard in this process.
     #[default]
     Guarded,
-    /// By whoever knows the owner id, until the lease ends.
+    /// By any process that knows the owner id, until the lease ends.
     Detached,
 }
 
 /// Opaque state that a backend wants back with each later verb of the claim: a compare-and-swap
-/// number, a session, an open file. Cloning is cheap. When the last clone is dropped, so is the state.
+/// number, a session, an open file. Cloning is cheap. When the last clone is dropped, so is the
+/// state.
 #[derive(Clone)]
 pub struct Ticket(Arc<dyn Any + Send + Sync>);
 
@@ -114,7 +115,7 @@ impl Ticket {
         Self(Arc::new(state))
     }
 
-    /// The state, if it is a `T`.
+    /// Returns the state, if it is a `T`.
     #[must_use]
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.downcast_ref()

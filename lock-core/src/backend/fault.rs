@@ -38,7 +38,7 @@ pub enum FaultKind {
 }
 
 impl Fault {
-    /// A failure that certainly changed nothing.
+    /// Creates a failure that certainly changed nothing.
     #[must_use]
     pub fn not_applied(
         kind: FaultKind,
@@ -47,7 +47,7 @@ impl Fault {
         Self { effect: Effect::NotApplied, kind, source: source.into() }
     }
 
-    /// A failure after which the request may have been applied, or may still be.
+    /// Creates a failure after which the request may have been applied, or may still be.
     #[must_use]
     pub fn unknown(
         kind: FaultKind,
@@ -56,37 +56,37 @@ impl Fault {
         Self { effect: Effect::Unknown, kind, source: source.into() }
     }
 
-    /// For a verb that the backend does not declare.
+    /// Creates the fault of a verb that the backend does not declare.
     #[must_use]
     pub fn unsupported(what: &'static str) -> Self {
         Self::not_applied(FaultKind::Unsupported, what)
     }
 
-    /// Whether something may have changed.
+    /// Returns whether something may have changed.
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.effect
     }
 
-    /// What kind it is.
+    /// Returns the kind of the fault.
     #[must_use]
     pub fn kind(&self) -> FaultKind {
         self.kind
     }
 
-    /// The cause, in the backend's own words, without credentials.
+    /// Returns the cause, in the backend's own words, without credentials.
     #[must_use]
     pub fn into_source(self) -> Box<dyn std::error::Error + Send + Sync> {
         self.source
     }
 
-    /// The same fault once more, for another claim of the batch.
+    /// Returns the same fault again, for another claim of the batch.
     #[must_use]
     pub fn repeated(&self) -> Self {
         Self { effect: self.effect, kind: self.kind, source: self.source.to_string().into() }
     }
 
-    /// True if waiting and asking again may help.
+    /// Returns true if waiting and asking again may help.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self.kind, FaultKind::Unavailable | FaultKind::TimedOut)

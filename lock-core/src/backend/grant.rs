@@ -13,7 +13,7 @@ use crate::token::FencingToken;
 pub enum Attempt {
     /// The lock is this claim's.
     Acquired(Grant),
-    /// Somebody else has it, or is before us in line.
+    /// Another claim holds the lock or is queued before this one.
     Contended {
         /// When the holder's lease ends if it is not renewed; `None` if unknown or without lease.
         expires_in: Option<Duration>,
@@ -43,22 +43,23 @@ pub enum Renewal {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The fencing token; `None` exactly where [`Capabilities::fencing`](crate::Capabilities::fencing) declares none.
+    /// The fencing token; `None` exactly where
+    /// [`Capabilities::fencing`](crate::Capabilities::fencing) declares none.
     pub token: Option<FencingToken>,
-    /// What to put into later claims.
+    /// The ticket to put into later claims.
     pub ticket: Option<Ticket>,
     /// How long the grant lasts.
     pub lease: Lease,
-    /// From when the lease counts: a lower bound, for deadlines. Never later than the moment at which the server began to count:
-    /// read the clock *before* the first byte of the request is written. An absolute moment, because
-    /// a relative age goes stale while a process is stopped.
+    /// From when the lease counts: a lower bound, for deadlines. Never later than the moment at
+    /// which the server began to count: read the clock *before* the first byte of the request is
+    /// written. An absolute moment, because a relative age goes stale while a process is stopped.
     pub since: Moment,
     /// The limit of the session that the lease lives in. `None` where each lease stands by itself.
     pub limit: Option<LeaseLimit>,
 }
 
 impl Grant {
-    /// A grant without token and ticket.
+    /// Creates a grant without token and ticket.
     #[must_use]
     pub fn new(lease: Lease, since: Moment) -> Self {
         Self { token: None, ticket: None, lease, since, limit: None }
@@ -99,11 +100,12 @@ impl Grant {
 
 /// The end of a session that leases live in, as far as it is known now. Clones share it.
 ///
-/// No lease counts beyond its limit, whatever was acknowledged before. For a backend whose session
-/// may turn out to be shorter than it was, as when a server grants it less at a reconnect: guards
-/// see the earlier end at once, without a task that has to run. All grants of one claim have the
-/// same limit. A backend with limits declares [`notices`](crate::Capabilities::loss_push). A task that awaits
-/// the loss learns of a move back once the lock has been held for a tenth of a second, not before.
+/// No lease counts beyond its limit, even if a longer one was acknowledged. For a backend whose
+/// session may turn out to be shorter than it was, as when a server grants it less at a reconnect:
+/// guards see the earlier end at once, without a task that has to run. All grants of one claim have
+/// the same limit. A backend with limits declares [`notices`](crate::Capabilities::loss_push). A
+/// task that awaits the loss learns of a move back once the lock has been held for a tenth of a
+/// second, not before.
 #[derive(Clone, Debug)]
 pub struct LeaseLimit(watch::Sender<Moment>);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How to let a claim go.
+/// The mode of a release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReleaseMode {
@@ -14,13 +14,13 @@ pub struct ReleaseMode {
 }
 
 impl ReleaseMode {
-    /// At once, and nothing of the claim is under way any more.
+    /// Releases at once; no attempt of the claim is under way any more.
     #[must_use]
     pub fn now() -> Self {
         Self::default()
     }
 
-    /// Like [`now`](Self::now), after an attempt with an unknown outcome.
+    /// Releases as [`now`](Self::now) does, after an attempt with an unknown outcome.
     #[must_use]
     pub fn after_unknown_outcome() -> Self {
         Self { late_attempt: LateAttempt::Possible, ..Self::default() }
@@ -32,7 +32,7 @@ impl ReleaseMode {
         self.late_attempt == LateAttempt::Possible
     }
 
-    /// After `keep` from now.
+    /// Releases after `keep` from now.
     #[must_use]
     pub fn keep_for(keep: Duration) -> Self {
         Self { keep: Some(keep), ..Self::default() }

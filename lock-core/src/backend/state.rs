@@ -13,8 +13,8 @@ use crate::token::FencingToken;
 pub struct Identity {
     /// The same for two connections exactly if they reach the same server process.
     pub id: String,
-    /// For how long that process has been running at least: who has forgotten what it gave is kept out by this for as
-    /// long as leases last, so more than the truth is worse than nothing.
+    /// The least time for which that process has been running. A server that lost its grants is
+    /// excluded by it for as long as leases last, so an overestimate is worse than `None`.
     pub up_for: Option<Duration>,
     /// For how long verbs are answered by this server: while they use the connection that told. An
     /// address leads to another server one day, and the next connection with it.
@@ -36,22 +36,22 @@ impl Identity {
     }
 }
 
-/// What `inspect` sees of a lock.
+/// The state of a lock, as `inspect` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockState {
-    /// Who holds it; empty if it is free.
+    /// The holders; empty if the lock is free.
     pub holders: Vec<Holder>,
-    /// How many wait in line on the server; `None` if the server does not know.
+    /// The number of waiters in the queue on the server; `None` if the server does not know.
     pub waiting: Option<u64>,
-    /// What each member of a quorum sees; empty if there is only one server to ask.
+    /// The view of each member of a quorum; empty for a single server.
     pub members: Vec<MemberState>,
     /// The key of the lock on its server, for clients of other libraries; `None` if it has none.
     pub key: Option<String>,
 }
 
 impl LockState {
-    /// The state of a lock.
+    /// Creates the state of a lock.
     #[must_use]
     pub fn new(holders: Vec<Holder>, waiting: Option<u64>) -> Self {
         Self { holders, waiting, members: Vec::new(), key: None }
@@ -65,43 +65,44 @@ impl LockState {
     }
 }
 
-/// What one member of a quorum sees of a lock.
+/// The state of a lock on one member of a quorum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberState {
     /// Which member it is; without credentials.
     pub name: String,
-    /// Who holds the lock there; or why it does not say.
+    /// The holders there, or the reason why the member does not answer.
     pub holders: Result<Vec<Holder>, String>,
 }
 
 impl MemberState {
-    /// What a member sees.
+    /// Creates the view of a member.
     #[must_use]
     pub fn new(name: impl Into<String>, holders: Result<Vec<Holder>, String>) -> Self {
         Self { name: name.into(), holders }
     }
 }
 
-/// What `inspect` sees of a holder.
+/// A holder, as `inspect` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// Whose it is; `None` if the holder is not one of ours and left no owner id.
     pub owner: Option<OwnerId>,
-    /// The label that the holder gave. Of a foreign holder, the kind of record that stands in place of
-    /// the usual one, as `a Redis hash`.
+    /// The label that the holder gave. Of a foreign holder, the kind of record that stands in place
+    /// of the usual one, as `a Redis hash`.
     pub label: Option<Label>,
     /// For how long it has been held.
     pub held_for: Option<Duration>,
     /// When the lease ends if it is not renewed.
     pub expires_in: Option<Duration>,
-    /// The fencing token of the grant; `None` also if the server learns it with the first renewal only.
+    /// The fencing token of the grant; `None` also if the server learns it with the first renewal
+    /// only.
     pub token: Option<FencingToken>,
 }
 
 impl Holder {
-    /// A holder of whom only the owner is known; set the other fields from there.
+    /// Creates a holder with its owner only; set the other fields from there.
     #[must_use]
     pub fn new(owner: Option<OwnerId>) -> Self {
         Self { owner, label: None, held_for: None, expires_in: None, token: None }

@@ -21,7 +21,8 @@ use crate::guard::LockGuard;
 use crate::owner::OwnerId;
 use crate::policy::HoldPolicy;
 
-/// Grants that arrive after their lease is over, within the outage_timeout of a waiter, before it gives up.
+/// Grants that arrive after their lease is over, within the outage_timeout of a waiter, before it
+/// gives up.
 const MAX_STALE_GRANTS: usize = 3;
 
 /// A claim on its way to a grant.
@@ -63,11 +64,12 @@ impl Acquisition {
         }
     }
 
-    /// Until the lock is won; `None` if it is held by somebody else and the claim does not wait.
+    /// Acquires the lock; `None` if another claim holds it and this one does not wait.
     /// [`finish`](Self::finish) has to follow.
     ///
-    /// Most claims are granted by their first attempt. What only the others await is boxed when they do: it would be
-    /// the larger part of this future, which is made, and moved, for each acquisition.
+    /// Most claims are granted by their first attempt. The futures that only the others await are
+    /// boxed: they would be the larger part of this future, which is made, and moved, for each
+    /// acquisition.
     pub(crate) async fn run(&mut self) -> Result<Option<Acquired>, Error> {
         if !self.enter_local_queue().await? {
             return Ok(None);
@@ -78,7 +80,7 @@ impl Acquisition {
         }
     }
 
-    /// Makes a guard of a lock that was won, and lets go of everything else.
+    /// Makes a guard of a granted lock, and releases the claim otherwise.
     pub(crate) fn finish(
         mut self,
         acquired: Result<Option<Acquired>, Error>,
@@ -100,9 +102,9 @@ impl Acquisition {
         }
     }
 
-    /// Inside one process, first come, first served. A backend with a line of its own keeps all of
-    /// them in order, so all of them may go there, unless locks are handed over here. False if there is
-    /// nothing left to do.
+    /// Waits for the head of the local queue, so that one process serves its waiters first come,
+    /// first served. A backend with a queue keeps all of them in order, so all of them may go
+    /// there, unless locks are handed over here. Returns false if the acquisition has ended.
     async fn enter_local_queue(&mut self) -> Result<bool, Error> {
         if self.engine.caps.order == Order::Fifo {
             return Ok(true);
@@ -115,8 +117,8 @@ impl Acquisition {
             Err(ticket) => ticket,
         };
         if !self.waits {
-            // A neighbour that holds the lock is contention. One that is only trying proves
-            // nothing, nor does one whose release is not answered: the backend is asked.
+            // A local holder is contention. A local claim that only attempts proves nothing, nor
+            // does one whose release is not answered: then an attempt is sent.
             let timeout = self.engine.settings.timeout;
             let is_held = match ticket.head_status() {
                 (HeadStatus::Held, since) => since.is_none_or(|since| !is_silent(since, timeout)),
@@ -143,8 +145,8 @@ impl Acquisition {
         entered
     }
 
-    /// What the holder before in this process has left to who comes next. If that is of no use to this
-    /// claim, it is given back first: who competes with the own process waits for nothing.
+    /// Takes the lock that the holder before in this process has handed over. If this claim cannot
+    /// use it, the lock is released first: an attempt would otherwise compete with its own process.
     async fn take_over(&mut self) -> Option<Box<TakenOver>> {
         let mut handover = self.head.as_ref()?.take_handover()?;
         let taken_over = handover.accept(&self.claim).map(Box::new);
@@ -182,7 +184,7 @@ impl Acquisition {
                     Box::pin(self.wait(expires_in, &mut backoff)).await?
                 }
                 Err(fault) => {
-                    // A newcomer is told at once; who has waited goes on waiting.
+                    // A newcomer gets the error at once; a waiter goes on waiting.
                     let waiting = self.waits && (!first || self.was_queued);
                     let may_wait = waiting && fault.is_transient();
                     let error = Error::from_fault(fault);
@@ -223,7 +225,8 @@ impl Acquisition {
                 .retain(|at: &Moment| !(*at + self.engine.settings.outage_timeout).has_passed());
             stale_grants.push(Moment::now());
             if self.waits && stale_grants.len() == 1 && self.is_in_force(&grant) {
-                // The same acquisition, asked for once more, keeps the lock and has the whole lease.
+                // The same acquisition, asked for once more, keeps the lock and has the whole
+                // lease.
                 continue;
             }
             self.progress.set_outage(Some(too_slow()));
@@ -234,7 +237,7 @@ impl Acquisition {
         }
     }
 
-    /// One attempt; and whether it was the first one.
+    /// Makes one attempt. Returns its answer, and whether it was the first one.
     async fn attempt(&mut self, started: Moment) -> (Result<Attempt, Fault>, bool) {
         self.set_unanswered_since(Some(started));
         let verb = async { self.engine.backend.try_acquire(&self.claim).await };
@@ -247,7 +250,7 @@ impl Acquisition {
         (answer, first)
     }
 
-    /// Tells the caller, and those behind this one in its process, since when an answer is awaited.
+    /// Records, for the caller and the local waiters, since when an answer is awaited.
     fn set_unanswered_since(&self, since: Option<Moment>) {
         self.progress.set_unanswered_since(since);
         if let Some(head) = &self.head {
@@ -255,8 +258,8 @@ impl Acquisition {
         }
     }
 
-    /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease, or earlier:
-    /// a signal may have been lost.
+    /// Waits for a wake-up, and polls when the holder's lease ends, or after a lease, or earlier: a
+    /// notification may have been lost.
     async fn wait(
         &mut self,
         expires_in: Option<Duration>,
@@ -283,7 +286,7 @@ impl Acquisition {
                 wake = unpanicking(async { self.engine.backend.wait(&self.claim).await }) => match wake {
                     Ok(Wake::Granted(grant)) => Ok(Next::Pushed(grant)),
                     Ok(Wake::Retry) => Ok(Next::Retry),
-                    // The attempt that follows tells whether something is wrong.
+                    // The next attempt shows whether the backend fails.
                     Err(_) => self.pause(backoff.next_failed_wait_pause().min(recheck)).await,
                 },
                 () = sleep(recheck) => Ok(Next::Retry),
@@ -313,9 +316,9 @@ impl Acquisition {
         Hold::deadline_of(&self.engine, grant).is_none_or(|deadline| !deadline.has_passed())
     }
 
-    /// A grant that was pushed may have a short lease. The wheel renews it for as long as it was asked for,
-    /// whatever the policy is; but a lock that is detached is nobody's to renew, so it has to have the
-    /// whole lease before the guard is returned.
+    /// Returns true if a pushed grant has to be confirmed. It may have a short lease. The renewer
+    /// prolongs it to the ttl under any policy, but it does not renew a detached lock, which
+    /// therefore needs its whole lease before the guard is returned.
     fn needs_confirmation(&self, grant: &Grant) -> bool {
         let short = matches!(grant.lease, Lease::For(lease) if lease < self.claim.ttl);
         short && self.claim.hold == HoldKind::Detached
@@ -336,7 +339,7 @@ impl Acquisition {
         }
     }
 
-    /// Lets the claim go and goes on as a new owner.
+    /// Releases the claim and goes on as a new owner.
     async fn restart_as_new_owner(&mut self) {
         let old = self.claim.clone();
         self.claim.owner = OwnerId::mint();
@@ -378,7 +381,7 @@ impl Acquisition {
     }
 }
 
-/// A lock that is ours, from the backend or from the holder before in this process.
+/// A lock that was acquired, from the backend or from the holder before in this process.
 pub(crate) enum Acquired {
     Granted(Grant),
     HandedOver(Box<TakenOver>),

@@ -19,13 +19,13 @@ pub(super) struct Backoff {
 impl Backoff {
     pub(super) const LONGEST: Duration = Duration::from_secs(1);
     const SHORT_WAIT: Duration = Duration::from_millis(5);
-    /// What the end of one and the same lease may seem to move by, from look to look.
+    /// The tolerance within which two reported ends are of the same lease.
     const SAME: Duration = Duration::from_millis(10);
     const SOON: Duration = Duration::from_millis(50);
     const IDLE_WAKES_FOR_FREE: u32 = 8;
 
-    /// The holder's lease ends then. Another end is another holder, or a renewal: whatever woke us was not
-    /// for nothing, however often it comes.
+    /// Records the end of the holder's lease. Another end means another holder or a renewal: such a
+    /// wake-up is not idle, however often it comes.
     pub(super) fn note_expiry(&mut self, expires_in: Option<Duration>) {
         let at = expires_in.map(|expires_in| Moment::now() + expires_in);
         let is_same = match (at, self.expires_at) {
@@ -38,7 +38,7 @@ impl Backoff {
         }
     }
 
-    /// The next pause while the backend fails.
+    /// Returns the next pause while the backend fails.
     pub(super) fn next_outage_pause(&mut self) -> Duration {
         self.outages += 1;
         jittered(Duration::from_millis(10), self.outages)
@@ -48,14 +48,14 @@ impl Backoff {
         self.outages = 0;
     }
 
-    /// The next pause while signals cannot be had.
+    /// Returns the next pause while waits fail.
     pub(super) fn next_failed_wait_pause(&mut self) -> Duration {
         self.failed_waits += 1;
         jittered(Duration::from_millis(10), self.failed_waits)
     }
 
-    /// What is added to a look that is due in `recheck`: nothing, unless the end of the lease was said
-    /// to be near many times in a row and did not come.
+    /// Returns the pause that is added to a poll that is due in `recheck`. It is zero, unless the
+    /// end of the lease was reported as near many times in a row and did not come.
     pub(super) fn before_recheck(&mut self, recheck: Duration) -> Duration {
         if recheck > Self::SOON {
             self.early_rechecks = 0;
@@ -68,7 +68,7 @@ impl Backoff {
         }
     }
 
-    /// A pause after a wait that ended at once, many times in a row.
+    /// Returns a pause after a wait that ended at once, many times in a row.
     pub(super) fn after_wait(&mut self, waited: Duration) -> Option<Duration> {
         if waited > Self::SHORT_WAIT {
             self.idle_wakes = 0;
@@ -98,7 +98,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// Whether a pause is one that begins at `first` and was doubled so often.
+    /// Returns whether a pause begins at `first` and was doubled so often.
     fn is_doubled(pause: Duration, first: Duration, doublings: u32) -> bool {
         let longest = (first * 2_u32.pow(doublings)).min(Backoff::LONGEST);
         (longest / 2..=longest).contains(&pause)

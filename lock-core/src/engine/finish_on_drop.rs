@@ -1,4 +1,4 @@
-//! Futures that outlive the caller who dropped them.
+//! Futures that outlive a caller that drops them.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +15,8 @@ use crate::backend::Effect;
 use crate::error::{Error, ErrorKind};
 use crate::executor::shield;
 
-/// Work on the backend that must come to its end: polled by the caller for as long as the caller
-/// wants to know, carried on by a task of its own when the caller drops it half-way.
+/// Work on the backend that must come to its end. The caller polls it. A task of its own finishes
+/// it when the caller drops it half-way.
 ///
 /// This is how "dropping a future cancels nothing on the wire" costs nothing in the common case: no
 /// task, no channel, the answer wakes the caller itself.
@@ -25,13 +25,13 @@ pub(crate) struct FinishOnDrop<T: Send + 'static> {
     caller_gone: Option<Arc<SetOnce<()>>>,
     tasks: TaskTracker,
     runtime: Handle,
-    /// Whoever waits for the tasks waits for this as well.
+    /// A wait for the tasks includes this one.
     _under_way: TaskTrackerToken,
 }
 
 impl<T: Send + 'static> FinishOnDrop<T> {
-    /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting;
-    /// `None` if it goes on as it would.
+    /// Wraps `work`. `caller_gone` is set before a task of its own polls the work, so that it can
+    /// stop waiting; `None` if it goes on as before.
     ///
     /// Timers of the work belong to `runtime`, the executor's, wherever it is polled.
     pub(crate) fn new(
@@ -45,8 +45,8 @@ impl<T: Send + 'static> FinishOnDrop<T> {
     }
 }
 
-/// Why carried work has no answer for its caller: it panicked, because the runtime of the executor was
-/// shut down, and its timers with it.
+/// Why carried work has no answer for its caller: it panicked, because the runtime of the executor
+/// was shut down, and its timers with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
 

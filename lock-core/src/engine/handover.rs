@@ -1,9 +1,10 @@
-//! Local hand-over: a holder leaves its lock to the next waiter of the same process, and nobody else is asked.
+//! Local hand-over: a holder passes its lock to the next waiter of the same process, without a
+//! request.
 //!
-//! For the backend nothing happens: the claim that won the lock goes on, is renewed and let go by whoever
-//! holds the lock last. What passes on is that claim with the lease that was acknowledged for it; never a
-//! lease that somebody has to believe in. The idea is known as *lock cohorting* from Dice, Marathe and Shavit,
-//! "Lock cohorting: a general technique for designing NUMA locks", PPoPP 2012.
+//! The backend sees no change: the granted claim goes on, and its last local holder renews and
+//! releases it. The claim passes on with its acknowledged lease, never with an assumed one. The
+//! idea is known as *lock cohorting* from Dice, Marathe and Shavit, "Lock cohorting: a general
+//! technique for designing NUMA locks", PPoPP 2012.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,18 +19,20 @@ use crate::backend::{Claim, Grant, HoldKind};
 use crate::clock::Moment;
 use crate::loss::Loss;
 
-/// An heir starts with this part of the lease at least, so that a renewal has the time to be answered.
+/// A successor starts with at least this part of the lease, so that a renewal can be answered in
+/// time.
 const LEAST_PART_LEFT: u32 = 4;
 
 impl Held for Hold {
     type Handover = Handover;
 }
 
-/// A lock that its holder has left to the next one in its line. If nobody takes it, it is given back.
+/// A lock that its holder passes to the next waiter of its local queue. If none takes it, it is
+/// released.
 pub(crate) struct Handover(Option<EndedHold>);
 
 struct EndedHold {
-    /// Of the one who has left: ended, but not lost.
+    /// The hold of the former holder: ended, but not lost.
     hold: Arc<Hold>,
     claim_state: OwnedMutexGuard<ClaimState>,
 }
@@ -42,13 +45,13 @@ pub(crate) struct TakenOver {
 }
 
 impl Handover {
-    /// Ends `hold`, which is not lost, and leaves its lock to who waits behind it in this process. False if that
-    /// cannot be: then the lock has to be given back.
+    /// Ends `hold`, which is not lost, and passes its lock to the next waiter of this process.
+    /// Returns false if that is not possible: then the caller releases the lock.
     pub(crate) fn offer(hold: &Arc<Hold>) -> bool {
         if hold.holder.handed_over >= hold.engine.settings.local_handovers {
             return false;
         }
-        // Busy: a renewal is under way, and nobody knows yet what it will say.
+        // Busy: a renewal is under way, and its answer is unknown.
         let Ok(claim_state) = Arc::clone(&hold.claim_state).try_lock_owned() else {
             return false;
         };
@@ -67,20 +70,20 @@ impl Handover {
         true
     }
 
-    /// Takes the lock over for `claim`, if it is of use to that.
+    /// Takes the lock over for `claim`, if that claim can use it.
     pub(crate) fn accept(&mut self, claim: &Claim) -> Option<TakenOver> {
         let (holder, grant) = self.0.as_ref()?.holder_for(claim)?;
         self.0.take().map(|ended| ended.take(holder, grant))
     }
 
-    /// For who does not want it.
+    /// Returns the release of a lock that the next claim cannot use.
     pub(crate) fn into_release(&mut self) -> Option<PendingRelease> {
         self.0.take().map(EndedHold::release)
     }
 }
 
 impl Drop for Handover {
-    /// Nobody has come for it: it goes back.
+    /// Releases the lock, because no waiter has taken it.
     fn drop(&mut self) {
         if let Some(ended) = self.0.take() {
             let engine = Arc::clone(&ended.hold.engine);
@@ -96,10 +99,11 @@ impl fmt::Debug for Handover {
 }
 
 impl EndedHold {
-    /// How `claim` would hold the lock, if it asks for what there is, and if it can be sure of it.
+    /// Returns the holder and grant that `claim` would have, if it asks for the same and enough of
+    /// the lease is left.
     fn holder_for(&self, claim: &Claim) -> Option<(HolderInfo, Grant)> {
         let ours = &self.claim_state.claim;
-        // Who came since it was left, or not in time.
+        // A claim that came later may ask for another lease, or come too late.
         if HandoverKey::of(claim) != HandoverKey::of(ours)
             || !has_enough_left(&self.hold, &self.claim_state)
         {
@@ -109,7 +113,7 @@ impl EndedHold {
         let mut grant = self.hold.acknowledged();
         grant.ticket.clone_from(&ours.ticket);
         grant.token = self.hold.token.map(|token| token.of_successor(holder.handed_over));
-        // A higher one was seen: somebody else has had the lock since.
+        // A higher one was seen: another claim has held the lock since.
         let has_grown =
             grant.token.is_none_or(|token| self.hold.engine.has_grown(&claim.name, token));
         has_grown.then_some((holder, grant))
@@ -127,9 +131,9 @@ impl EndedHold {
     }
 }
 
-/// Returns true if enough of the acknowledged lease is left for a successor, and no more than it asked for. A
-/// short lease means that the lock should be free soon after a crash. A renewal without an answer may
-/// have prolonged the lease.
+/// Returns true if enough of the acknowledged lease is left for a successor, and no more than it
+/// asked for. A short lease means that the lock should be free soon after a crash. A renewal
+/// without an answer may have prolonged the lease.
 fn has_enough_left(hold: &Hold, claim_state: &ClaimState) -> bool {
     let grant = hold.acknowledged();
     let Some(expires) = Hold::deadline_of_lease(&hold.engine, &grant) else {

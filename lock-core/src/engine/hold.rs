@@ -32,7 +32,7 @@ pub(crate) type Head = QueueHead<<Hold as Held>::Handover>;
 /// A hold is watched for its loss from this age on: short holds cost nothing more.
 const WATCHED_AFTER: Duration = Duration::from_millis(100);
 
-/// One grant in force. Shared by the guard, its signals and the wheel.
+/// One grant in force. The guard, its signals and the renewer share it.
 pub(crate) struct Hold {
     pub(crate) engine: Arc<Engine>,
     pub(crate) name: LockName,
@@ -50,7 +50,7 @@ pub(crate) struct Hold {
     state: Mutex<HoldState>,
 }
 
-/// Whose hold it is, and how it came to be.
+/// The holder, and how it got the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HolderInfo {
     pub(crate) owner: OwnerId,
@@ -63,19 +63,19 @@ pub(crate) struct HolderInfo {
 }
 
 impl HolderInfo {
-    /// Of the claim that the backend gave the lock to, just now.
+    /// Returns the holder of a claim that the backend has just granted.
     pub(crate) fn first(owner: OwnerId) -> Self {
         Self { owner, granted_at: Moment::now(), handed_over: 0, pushed: false }
     }
 
-    /// From now on.
+    /// Returns the next holder in this process, from now on.
     pub(crate) fn next(&self, owner: OwnerId) -> Self {
         let handed_over = self.handed_over.saturating_add(1);
         Self { owner, granted_at: Moment::now(), handed_over, pushed: false }
     }
 }
 
-/// What goes into the verbs of a claim. The claim may have been another holder's before.
+/// The state that the verbs of a claim need. The claim may have been another holder's before.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimState {
     pub(crate) claim: Claim,
@@ -83,7 +83,7 @@ pub(crate) struct ClaimState {
     pub(crate) late_attempt: bool,
     /// When the lease ends at the latest if the renewals that went unanswered were applied.
     pub(crate) latest_expiry: Option<Moment>,
-    /// The last renewal has not been answered: nobody knows whether the claim still holds the lock.
+    /// The last renewal has not been answered: whether the claim still holds the lock is unknown.
     pub(crate) renewal_unknown: bool,
 }
 
@@ -121,8 +121,8 @@ impl DerefMut for RenewingClaim {
 }
 
 impl Drop for RenewingClaim {
-    /// Also with the runtime that renews, before any answer. The wire is unlocked first: whichever of
-    /// this and the hold's leave comes second drops the ticket.
+    /// Runs also when the renewer's runtime ends before an answer. It unlocks the claim first: of
+    /// this and the hold's release, the later one drops the ticket.
     fn drop(&mut self) {
         self.hold.renew_if_unanswered();
         self.claim_state = None;
@@ -134,28 +134,28 @@ impl Drop for RenewingClaim {
 struct HoldState {
     /// When we give up by ourselves. `None`: no lease, the process' life is the bound.
     deadline: Option<Moment>,
-    /// The lease that was acknowledged for the longest time, as we count it: from then, until it ends on the
-    /// server.
+    /// The lease that was acknowledged for the longest time, as we count it: from then, until it
+    /// ends on the server.
     leased_at: Moment,
     lease_ends: Option<Moment>,
     /// `None` while one is under way, or when there will be none.
     next_renewal: Option<Moment>,
-    /// Up to when the lock was asked for, by the acquisition or explicitly since, as we count it: a lease
-    /// that ends before is renewed whatever the policy is.
+    /// Up to when the lock was asked for, by the acquisition or explicitly since, as we count it: a
+    /// lease that ends before is renewed whatever the policy is.
     asked_until: Option<Moment>,
     /// From one renewal to the next.
     interval: Duration,
     /// The probe has said no: nothing is renewed any more.
     refused: bool,
-    /// Somebody is to listen for notices from the backend, and does not do so yet.
+    /// The watch for a loss is supported and has not started.
     unwatched: bool,
-    /// Nobody is going to let the claim go any more: its runtime is gone.
+    /// No task is going to release the claim any more: its runtime is gone.
     abandoned: bool,
     /// The guard was dropped or released: nothing runs under the lock any more.
     guard_gone: bool,
     /// Dropped with the guard, if the lock was lost before.
     kept_for_guard: Option<oneshot::Sender<()>>,
-    /// Where the wheel keeps this hold.
+    /// The slot of this hold in the schedule.
     slot: Option<(Moment, u64)>,
 }
 
@@ -205,13 +205,14 @@ impl Hold {
         hold
     }
 
-    /// The moment up to which `grant` may be relied on; `None` without a lease.
+    /// Returns the moment up to which `grant` may be relied on; `None` without a lease.
     pub(crate) fn deadline_of(engine: &Engine, grant: &Grant) -> Option<Moment> {
         let deadline = Self::deadline_of_lease(engine, grant);
         deadline.map(|deadline| within_limit(deadline, grant.limit.as_ref()))
     }
 
-    /// As [`deadline_of`](Self::deadline_of), whatever the limit is now: it may move later.
+    /// Returns the same as [`deadline_of`](Self::deadline_of) without the limit, which may move
+    /// later.
     pub(crate) fn deadline_of_lease(engine: &Engine, grant: &Grant) -> Option<Moment> {
         match grant.lease {
             Lease::For(lease) => Some(grant.since + lease.saturating_sub(engine.margin(lease))),
@@ -219,15 +220,15 @@ impl Hold {
         }
     }
 
-    /// True if `grant` leaves a caller that asked for `ttl` the least that is promised: a tenth of the ttl,
-    /// or 100 ms if that is less.
+    /// Returns true if `grant` leaves a caller that asked for `ttl` the least that is promised: a
+    /// tenth of the ttl, or 100 ms if that is less.
     pub(crate) fn leaves_enough(engine: &Engine, grant: &Grant, ttl: Duration) -> bool {
         let deadline = Self::deadline_of(engine, grant);
         deadline.is_none_or(|deadline| deadline.remaining() >= (ttl / 10).min(LEAST_LEFT))
     }
 
-    /// Why the lock is not held any more, if so. Computed from the clock: right at the first look,
-    /// whatever was stopped, starved or suspended meanwhile.
+    /// Returns why the lock is not held any more, if so. It is computed from the clock, so it is
+    /// right at the first call after a stop, a starved executor or a suspension.
     pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
         if self.ended.get().is_none() {
             if self.engine.executor().is_gone() {
@@ -244,13 +245,13 @@ impl Hold {
         self.state().deadline.map(|deadline| within_limit(deadline, self.limit.as_ref()))
     }
 
-    /// From one renewal to the next.
+    /// Returns the time from one renewal to the next.
     pub(crate) fn interval(&self) -> Duration {
         self.state().interval
     }
 
-    /// Resolves when the lock is not held any more. The wheel watches the deadline, by a clock that no
-    /// caller can stop.
+    /// Waits until the lock is not held any more. The renewer watches the deadline, by a clock that
+    /// no caller can stop.
     pub(crate) async fn lost(self: &Arc<Self>) -> Loss {
         match self.loss() {
             Some(loss) => loss,
@@ -264,7 +265,7 @@ impl Hold {
         }
     }
 
-    /// Tells the wheel of each move of the limit. Never resolves.
+    /// Updates the schedule at each move of the limit. Never resolves.
     pub(crate) async fn follow_limit(self: &Arc<Self>) {
         let Some(limit) = &self.limit else { return std::future::pending().await };
         let mut moves = limit.moves();
@@ -296,7 +297,8 @@ impl Hold {
         }
     }
 
-    /// Nothing runs under the lock any more: if it is lost, nothing has to wait for the holder.
+    /// Records that the guard is gone: the release of a lost lock then does not wait for the
+    /// holder.
     pub(crate) fn guard_dropped(&self) {
         let sender = {
             let mut state = self.state();
@@ -310,7 +312,7 @@ impl Hold {
         drop(self.take_head());
     }
 
-    /// Tells those who wait behind us in this process that the release is sent.
+    /// Notifies the local waiters that the release is sent.
     pub(crate) fn note_request(&self) {
         if let Some(head) = &*self.head() {
             head.set_unanswered_since(Some(Moment::now()));
@@ -321,7 +323,7 @@ impl Hold {
         self.head().take()
     }
 
-    /// Whether somebody waits behind us in this process, and all who do ask for `key`.
+    /// Returns whether there are local waiters behind this hold, and all of them ask for `key`.
     pub(crate) fn all_waiters_want(&self, key: HandoverKey) -> bool {
         self.head().as_ref().is_some_and(|head| head.all_waiters_want(key))
     }
@@ -336,8 +338,8 @@ impl Hold {
         self.drop_ticket_if_abandoned();
     }
 
-    /// Drops what the backend keeps with a claim that no task releases any more. A verb that is under
-    /// way does so at its end.
+    /// Drops the ticket of a claim that no task releases any more. A verb that is under way does so
+    /// at its end.
     fn drop_ticket_if_abandoned(&self) {
         if self.state().abandoned
             && let Ok(mut claim_state) = self.claim_state.try_lock()
@@ -346,7 +348,7 @@ impl Hold {
         }
     }
 
-    /// From here on nothing is renewed. False if it had ended before.
+    /// Ends the hold, which is not renewed any more. Returns false if it had ended before.
     pub(crate) fn end(&self, why: Loss) -> bool {
         let first = self.ended.set(why).is_ok();
         if first {
@@ -355,36 +357,36 @@ impl Hold {
         first
     }
 
-    /// What is left of the minimum hold.
+    /// Returns the end of the minimum hold, if it has not passed.
     pub(crate) fn not_before(&self) -> Option<Moment> {
         let until = self.holder.granted_at + self.policy.min_hold?;
         (!until.has_passed()).then_some(until)
     }
 
-    /// What is left of the minimum hold, if this process has to see to it.
+    /// Returns the end of the minimum hold, if this process has to keep it.
     pub(crate) fn kept_here_until(&self) -> Option<Moment> {
         self.not_before().filter(|_| self.engine.caps.minimum_hold != Support::Present)
     }
 
-    /// When the minimum hold is over also by a server's clock that runs fast, if the server has to see
-    /// to it.
+    /// Returns the end of the minimum hold by a server's clock that runs fast, if the server has to
+    /// keep it.
     pub(super) fn kept_by_server_until(&self) -> Option<Moment> {
         let until =
             self.not_before().filter(|_| self.engine.caps.minimum_hold == Support::Present)?;
         Some(until + self.engine.margin(until.remaining()))
     }
 
-    /// True if the lease lives in a session that may outlast it.
+    /// Returns true if the lease lives in a session that may outlast it.
     pub(crate) fn is_in_session(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// When the server will have let the lock go by itself.
+    /// Returns the moment at which the lease has expired on the server.
     pub(crate) fn lease_ends(&self) -> Option<Moment> {
         self.state().lease_ends.map(|ends| within_limit(ends, self.limit.as_ref()))
     }
 
-    /// What the backend has acknowledged last, as far as it counts for the longest time.
+    /// Returns the acknowledged grant whose lease ends last.
     pub(crate) fn acknowledged(&self) -> Grant {
         let state = self.state();
         let lease = state.lease_ends.map(|ends| ends.saturating_since(state.leased_at));
@@ -394,8 +396,8 @@ impl Hold {
         grant
     }
 
-    /// Takes in the answer to a renewal, which somebody `asked` for or the policy. Only an acknowledged
-    /// renewal moves the deadline.
+    /// Applies the answer to a renewal, which a caller `asked` for or the policy. Only an
+    /// acknowledged renewal moves the deadline.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         claim: &mut Claim,
@@ -403,8 +405,8 @@ impl Hold {
         answer: Result<Renewal, Fault>,
     ) -> Result<(), Option<Fault>> {
         match answer {
-            // Another number is another grant: the lock was taken from us, perhaps held by somebody else
-            // since, and then taken anew by an attempt of ours that was late.
+            // Another token means another grant: the lock was lost, perhaps held by another client
+            // since, and then taken anew by a late attempt of this claim.
             Ok(Renewal::Held(grant)) if self.is_another(&grant) => {
                 self.lose(Loss::NotHeld);
                 Err(None)
@@ -429,13 +431,13 @@ impl Hold {
         }
     }
 
-    /// Not the grant that we, or those before us in this process, were given.
+    /// Returns true if `grant` is not the one of this hold or its predecessors in this process.
     fn is_another(&self, grant: &Grant) -> bool {
         let number = |token: FencingToken| token.backend_number();
         grant.token.is_some() && grant.token.map(number) != self.token.map(number)
     }
 
-    /// After a renewal that failed, or that could not be sent.
+    /// Schedules a renewal after one that failed, or that could not be sent.
     pub(crate) fn renew_again_soon(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -448,14 +450,14 @@ impl Hold {
         self.reschedule();
     }
 
-    /// After a renewal whose task has ended in a panic.
+    /// Schedules a renewal after one whose task has panicked.
     fn renew_if_unanswered(self: &Arc<Self>) {
         if self.state().next_renewal.is_none() {
             self.renew_again_soon();
         }
     }
 
-    /// On a notice. If a renewal is under way, the backend gives notice again.
+    /// Schedules a renewal at once, after a push. If one is under way, the backend pushes again.
     pub(crate) fn renew_at_once(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -489,7 +491,7 @@ impl Hold {
                 if ends > state.lease_ends {
                     (state.leased_at, state.lease_ends) = (grant.since, ends);
                 }
-                // Not faster than makes sense, whatever the backend grants.
+                // Bounded below, however short the leases that the backend grants.
                 state.interval = sensible((lease / 3).max((self.ttl / 100).min(HASTE)));
             }
             // Nothing lapses: the ttl is only the rhythm in which the backend looks.
@@ -535,7 +537,8 @@ impl Hold {
         false
     }
 
-    /// Also if nothing is to be done for long: the wheel tells all its holds when its runtime ends.
+    /// Returns the moment of the next work. There always is one: the renewer ends all its holds
+    /// when its runtime ends.
     pub(crate) fn next_check(&self) -> Moment {
         let state = self.state();
         let listening = state.unwatched.then(|| self.watched_from());
@@ -544,13 +547,14 @@ impl Hold {
         next.unwrap_or_else(|| Moment::now() + IDLE)
     }
 
-    /// A claim that waited has listened until now: its wait goes on.
+    /// Returns when the watch for a loss starts: at once after a push, since the claim listened
+    /// until then.
     fn watched_from(&self) -> Moment {
         let after = if self.holder.pushed { Duration::ZERO } else { WATCHED_AFTER };
         self.holder.granted_at + after
     }
 
-    /// Tells the wheel when to look at this hold next.
+    /// Updates the schedule with the next work of this hold.
     fn reschedule(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -562,7 +566,7 @@ impl Hold {
         self.engine.schedule.update(self);
     }
 
-    /// Where the wheel keeps this hold; for the wheel alone, under its own lock.
+    /// Replaces the slot of this hold. Only the schedule calls it, under its own lock.
     pub(crate) fn swap_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
         std::mem::replace(&mut self.state().slot, slot)
     }
@@ -598,8 +602,8 @@ fn sensible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_millis(1), IDLE)
 }
 
-/// The least that is left of a lease when a caller is told of it, unless the ttl is short. Sessions may
-/// be much shorter than a ttl, so a part of the ttl alone would refuse their leases.
+/// The least that is left of a lease when a caller is told of it, unless the ttl is short. Sessions
+/// may be much shorter than a ttl, so a part of the ttl alone would refuse their leases.
 const LEAST_LEFT: Duration = Duration::from_millis(100);
 
 /// From one renewal to the next, at least, unless the ttl is short itself.

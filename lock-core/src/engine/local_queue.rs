@@ -1,6 +1,5 @@
-//! The line inside one process: waiters of one name are served first come, first served, and only
-//! the head of the line talks to a backend that keeps no line of its own, or whose locks are handed over
-//! inside the process.
+//! The local queue: the waiters of one name in one process are served first come, first served.
+//! Only its head sends requests, if the backend has no queue or locks are handed over locally.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +14,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
 
-/// The lines of one locker. A name has an entry only while somebody stands in its line.
+/// The local queues of one locker. A name has an entry only while it has a ticket.
 #[derive(Debug)]
 pub(crate) struct LocalQueues<T>(Mutex<HashMap<LockName, Arc<LocalQueue<T>>>>);
 
@@ -28,12 +27,12 @@ impl<T> Default for LocalQueues<T> {
 #[derive(Debug)]
 struct LocalQueue<T> {
     name: LockName,
-    /// How many stand in it or look at it: changed by who has locked the lines.
+    /// The number of tickets; changed only while the map of queues is locked.
     tickets: AtomicUsize,
     /// One permit: who takes it is the head, until its [`QueueHead`] is dropped.
     permit: Semaphore,
     state: Mutex<QueueState<T>>,
-    /// Notifies those who look at the line that the head has asked or learned something.
+    /// Notifies the tickets of each request and each change of status of the head.
     changed: Notify,
 }
 
@@ -42,13 +41,13 @@ struct QueueState<T> {
     status: HeadStatus,
     /// When the head has sent the request that has no answer yet.
     unanswered_since: Option<Moment>,
-    /// What those who wait for the permit ask for, and how many ask for the same.
+    /// The keys of the waiters for the permit, with the number of waiters for each.
     waiting: Vec<(HandoverKey, usize)>,
-    /// What the head before has left to the next one. If nobody comes any more, it goes with the line.
+    /// The hand-over of the head before. If no waiter comes any more, it is dropped with the queue.
     handover: Option<Box<T>>,
 }
 
-/// What the head of a line has learned last. It outlives the head: the next one goes on from there.
+/// The last status of the head of a queue. It outlives the head: the next one goes on from there.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum HeadStatus {
     /// Nothing yet.
@@ -56,14 +55,14 @@ pub(crate) enum HeadStatus {
     Unknown,
     /// It holds the lock.
     Held,
-    /// Somebody else holds the lock, or just held it.
+    /// Another claim holds the lock, or just held it.
     Contended,
     /// The backend fails, since then.
     Outage(Moment, Error),
 }
 
 impl<T> LocalQueues<T> {
-    /// Looks at the line, without standing in it yet.
+    /// Returns a ticket of the queue, which does not wait yet.
     pub(crate) fn ticket(self: &Arc<Self>, name: &LockName) -> QueueTicket<T> {
         let mut queues = self.map();
         let queue =
@@ -77,7 +76,7 @@ impl<T> LocalQueues<T> {
     }
 }
 
-/// Somebody who stands in a line, or looks at it.
+/// A reference to a queue, to wait in it or to read its status.
 #[derive(Debug)]
 pub(crate) struct QueueTicket<T> {
     queues: Arc<LocalQueues<T>>,
@@ -85,7 +84,7 @@ pub(crate) struct QueueTicket<T> {
 }
 
 impl<T> QueueTicket<T> {
-    /// Waits until this visitor, who asks for `key`, is the head of the line.
+    /// Waits until this ticket, with `key`, is the head of the queue.
     ///
     /// Cancel safe: dropping the future leaves the line, and loses the place in it.
     pub(crate) async fn become_head(self, key: HandoverKey) -> QueueHead<T> {
@@ -95,7 +94,7 @@ impl<T> QueueTicket<T> {
         QueueHead(self)
     }
 
-    /// Becomes the head of the line if nobody else is.
+    /// Becomes the head of the queue if there is none.
     pub(crate) fn try_become_head(self) -> Result<QueueHead<T>, Self> {
         match self.queue.permit.try_acquire().map(SemaphorePermit::forget) {
             Ok(()) => Ok(QueueHead(self)),
@@ -103,13 +102,13 @@ impl<T> QueueTicket<T> {
         }
     }
 
-    /// What the head has learned last, and since when it waits for an answer.
+    /// Returns the last status of the head, and since when it waits for an answer.
     pub(crate) fn head_status(&self) -> (HeadStatus, Option<Moment>) {
         let state = self.queue.state();
         (state.status.clone(), state.unanswered_since)
     }
 
-    /// Resolves when the head has asked or learned something since this call.
+    /// Returns a future that resolves when the status of the head changes after this call.
     pub(crate) fn head_changed(&self) -> Notified<'_> {
         self.queue.changed.notified()
     }
@@ -152,7 +151,7 @@ impl<T> LocalQueue<T> {
     }
 }
 
-/// One who waits to be the head.
+/// A waiter that wants to be the head.
 struct WaitingEntry<'a, T>(&'a LocalQueue<T>, HandoverKey);
 
 impl<'a, T> WaitingEntry<'a, T> {
@@ -178,7 +177,7 @@ impl<T> Drop for WaitingEntry<'_, T> {
     }
 }
 
-/// The head of a line. Dropping it lets the next one move up.
+/// The head of a queue. Dropping it makes the next waiter the head.
 #[derive(Debug)]
 pub(crate) struct QueueHead<T>(QueueTicket<T>);
 
@@ -191,13 +190,13 @@ impl<T> QueueHead<T> {
         self.set_status(HeadStatus::Contended);
     }
 
-    /// Who has the lock now is unknown until the backend answers what is asked from here on.
+    /// Sets the status to unknown, until the backend answers the next request.
     pub(crate) fn set_unknown(&self) {
         self.0.queue.state().unanswered_since = Some(Moment::now());
         self.set_status(HeadStatus::Unknown);
     }
 
-    /// A request was sent then and has no answer yet; or none is under way.
+    /// Sets when the request was sent that has no answer; `None` if none is under way.
     pub(crate) fn set_unanswered_since(&self, since: Option<Moment>) {
         self.0.queue.state().unanswered_since = since;
         self.0.queue.changed.notify_waiters();
@@ -208,19 +207,19 @@ impl<T> QueueHead<T> {
         self.0.queue.changed.notify_waiters();
     }
 
-    /// Whether somebody waits behind, and everybody who does asks for `key`: whoever of them is the head next
-    /// does, then.
+    /// Returns whether there are waiters behind this head, and all of them ask for `key`. The next
+    /// head does, then.
     pub(crate) fn all_waiters_want(&self, key: HandoverKey) -> bool {
         let state = self.0.queue.state();
         !state.waiting.is_empty() && state.waiting.iter().all(|(asked, _)| *asked == key)
     }
 
-    /// Leaves the line, and something to whoever is its head next.
+    /// Leaves the queue, and passes a hand-over to its next head.
     pub(crate) fn hand_over(self, handover: Box<T>) {
         self.0.queue.state().handover = Some(handover);
     }
 
-    /// What the head before has left.
+    /// Takes the hand-over of the head before.
     pub(crate) fn take_handover(&self) -> Option<Box<T>> {
         self.0.queue.state().handover.take()
     }
@@ -251,7 +250,7 @@ impl<T> Drop for QueueHead<T> {
     }
 }
 
-/// What a claim asks for: only who asks for the same can take a lock over from it.
+/// The request of a claim: a lock is handed over only to a claim with the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandoverKey {
     ttl: Duration,

@@ -1,7 +1,7 @@
-//! Listening while a lock is held, where a backend can tell its holder to look.
+//! The watch for a loss while a lock is held, where the backend pushes losses.
 //!
-//! One task for each lock, from when it has been held for a moment until it ends. It renews nothing by
-//! itself: it makes the wheel's next renewal due.
+//! One task for each lock, from when it has been held for a moment until it ends. It renews nothing
+//! by itself: it makes the next renewal due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::backend::Fault;
 use crate::clock::{Moment, sleep};
 use crate::entropy;
 
-/// From a wake to the next wait. Doubled by each wake that follows soon, up to the interval of renewals: so a
-/// backend that wakes for nothing at most doubles them.
+/// From a wake to the next wait. Doubled by each wake that follows soon, up to the interval of
+/// renewals: so a backend that wakes for nothing at most doubles them.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Listens until `hold` has ended.
@@ -33,7 +33,7 @@ async fn renew_on_push(hold: &Arc<Hold>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Moment::now();
-        // What goes wrong with a wait is no evidence of a loss: renewals tell.
+        // A failed wait is no evidence of a loss: renewals decide.
         if wait_lost(hold).await.is_ok() {
             hold.renew_at_once();
         }

@@ -18,38 +18,38 @@ use crate::entropy;
 use crate::loss::Loss;
 use crate::token::FencingToken;
 
-/// What a turn lasts while releases fail or hang and many are to be repeated: with
+/// The length of a turn while releases fail or hang and many are to be repeated: with
 /// [`MAX_RELEASES`] turns at a time, about 170 calls a second.
 const RELEASE_TURN: Duration = Duration::from_millis(500);
 
 /// A release that is not answered is repeated that often at least, until the lease is over.
 const LONGEST_RELEASE_PAUSE: Duration = Duration::from_secs(60);
 
-/// What a claim may have left on the backend.
+/// The residue that a claim may have left on the backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Residue {
-    /// A place in line, or a grant.
+    /// A queue entry, or a grant.
     pub(super) left: bool,
     /// An attempt without answer, which may still land.
     pub(super) late_attempt: bool,
 }
 
-/// A claim on its way out.
+/// The release of a claim.
 #[derive(Debug)]
 pub(crate) struct PendingRelease {
     engine: Arc<Engine>,
     target: ReleaseTarget,
     keep_until: Option<Moment>,
-    /// Until then [`release_with_timeout`](Self::release_with_timeout) asks.
+    /// The end of [`release_with_timeout`](Self::release_with_timeout).
     timeout_at: Moment,
-    /// From then on the backend has forgotten the claim by itself.
+    /// From then on the claim has expired on the backend.
     expires_at: Moment,
     has_leases: bool,
-    /// The server keeps the lock for as long as the session goes on, whatever the lease was.
+    /// The server keeps the lock for as long as the session goes on, also beyond the lease.
     in_session: bool,
-    /// A release went unanswered.
+    /// A release has not been answered.
     outcome_unknown: bool,
-    /// Whoever held it was told already that it is released.
+    /// Its holder got `Ok` for the release already.
     already_reported: bool,
 }
 
@@ -64,12 +64,12 @@ enum ReleaseTarget {
 pub(crate) enum ReleaseOutcome {
     Released,
     NotHeld,
-    /// Not there any more, by whom is unknown.
+    /// Not there any more; the cause is unknown.
     Gone,
 }
 
 impl PendingRelease {
-    /// Takes leave of a hold that has ended, after the verb that is under way.
+    /// Starts the release of a hold that has ended, after the verb that is under way.
     pub(crate) async fn of(hold: &Arc<Hold>, keep_until: Option<Moment>) -> Self {
         let claim_state = Arc::clone(&hold.claim_state).lock_owned().await;
         Self::of_hold(hold, claim_state, keep_until)
@@ -122,8 +122,8 @@ impl PendingRelease {
         }
     }
 
-    /// Takes leave of a claim of which nothing is known but its owner: when its lease ends is not, and
-    /// an attempt of it may still be on its way.
+    /// Starts the release of a claim of which only the owner is known. Its lease may end at any
+    /// time, and an attempt of it may still arrive.
     pub(crate) fn of_detached(engine: &Arc<Engine>, claim: Claim) -> Self {
         let arrives_by = Moment::now() + engine.settings.timeout;
         let expires_at = arrives_by + claim.ttl;
@@ -141,7 +141,7 @@ impl PendingRelease {
         }
     }
 
-    /// Asks the backend once.
+    /// Sends one release.
     pub(crate) async fn release_once(&mut self, limit: Duration) -> Result<ReleaseOutcome, Fault> {
         let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
         let ClaimState { claim, late_attempt, .. } = self.target.get();
@@ -171,12 +171,12 @@ impl PendingRelease {
             }
         };
         span.record("lock.outcome", tracing::field::debug(&outcome));
-        // Whoever is next in this process need not wait for our retries.
+        // The next local waiter does not wait for the retries.
         self.target.leave_queue();
         outcome
     }
 
-    /// Asks until the backend has answered, within the bound of a call.
+    /// Repeats the release until it is answered, within the timeout of a call.
     pub(crate) async fn release_with_timeout(&mut self) -> Result<ReleaseOutcome, Fault> {
         let mut limit = self.engine.settings.timeout;
         let mut backoff = Backoff::default();
@@ -194,10 +194,10 @@ impl PendingRelease {
         }
     }
 
-    /// Asks until the backend has answered, or has forgotten the claim by itself.
+    /// Repeats the release until it is answered, or the claim has expired.
     pub(crate) async fn release_until_expiry(mut self) {
         let mut attempts = 0;
-        // The first release of a lock that is let go waits for no other. After an outage, thousands may be
+        // The first release of a held lock waits for no other. After an outage, thousands may be
         // lost at once; their leases are over.
         let first = match self.is_lost() {
             false => Some(self.release_once(self.engine.settings.timeout).await),
@@ -228,8 +228,8 @@ impl PendingRelease {
         }
     }
 
-    /// A bounded number in a given time: after an outage there may be thousands. A call that hangs gives
-    /// its turn to another one.
+    /// Repeats a release, at a bounded rate: after an outage there may be thousands. A call that
+    /// hangs gives its turn to another one.
     async fn release_in_turn(&mut self) -> Result<ReleaseOutcome, Fault> {
         let engine = Arc::clone(&self.engine);
         let turn = engine.release_turns.acquire().await;
@@ -257,7 +257,7 @@ impl PendingRelease {
         }
     }
 
-    /// For a bequest that goes back: its holder was told that it is released.
+    /// Marks the release of a hand-over, whose former holder got `Ok` already.
     pub(crate) fn already_reported(mut self) -> Self {
         self.already_reported = true;
         self
@@ -275,8 +275,8 @@ impl PendingRelease {
     }
 
     /// Returns how soon the lock is free whatever happens, after a release that failed by `fault`.
-    /// `None` if no bound is known: nothing lapses, or the session goes on and its server refuses to
-    /// let the lock go.
+    /// `None` if no bound is known: nothing lapses, or the session goes on and its server refuses
+    /// to let the lock go.
     pub(crate) fn free_within(&self, fault: &Fault) -> Option<Duration> {
         let expires = self.has_leases && (fault.is_transient() || !self.in_session);
         expires.then(|| match self.engine.caps.takeover {
@@ -287,7 +287,8 @@ impl PendingRelease {
 }
 
 impl Drop for PendingRelease {
-    /// Nothing is asked for this claim any more, whether it was answered or its runtime is gone.
+    /// Drops the ticket: no request follows for this claim, whether it was answered or its runtime
+    /// is gone.
     fn drop(&mut self) {
         self.target.leave_queue();
         self.target.forget_ticket();
@@ -302,7 +303,7 @@ impl ReleaseTarget {
         }
     }
 
-    /// Tells those behind in the line that an answer is awaited from now on.
+    /// Notifies the local waiters that an answer is awaited from now on.
     fn note_request(&self) {
         match self {
             Self::Hold(hold, _) => hold.note_request(),
@@ -327,8 +328,9 @@ impl ReleaseTarget {
 }
 
 impl Hold {
-    /// Ends the hold as lost and lets the claim go in the background: at once if the lock is not ours any
-    /// more, otherwise when the holder has had the margin to learn of it. The first reason stays.
+    /// Ends the hold as lost and releases the claim in the background: at once if the lock is not
+    /// ours any more, otherwise after the margin in which the holder is notified. The first reason
+    /// stays.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) {
         if self.end(loss) {
             tracing::warn!(
@@ -354,7 +356,7 @@ impl Hold {
         }
     }
 
-    /// Lets the claim go in the background.
+    /// Releases the claim in the background.
     pub(crate) fn release_in_background(self: &Arc<Self>) {
         let ending = ReleaseOnDrop::begin(self);
         self.engine.spawn(async move {
@@ -365,13 +367,13 @@ impl Hold {
     }
 }
 
-/// A hold on its way out. However it is dropped, also unpolled by a runtime that shuts down, it takes
-/// the ticket and the place in line with it, and does not leave them to guards and signals.
+/// A hold that ends. When it is dropped, also unpolled by a runtime that shuts down, it drops the
+/// ticket and leaves the queue, and does not leave them to guards and signals.
 pub(crate) struct ReleaseOnDrop(pub(crate) Arc<Hold>);
 
 impl ReleaseOnDrop {
-    /// Ends a hold that is not lost: now, so that what comes after cannot make a loss of it; or at the end
-    /// of the minimum hold where the backend cannot keep others out by itself.
+    /// Ends a hold that is not lost: now, so that no later event makes it a loss; or at the end of
+    /// the minimum hold, where the backend cannot keep it.
     pub(crate) fn begin(hold: &Arc<Hold>) -> Self {
         if hold.kept_here_until().is_none() {
             hold.end(Loss::Released);
@@ -379,13 +381,14 @@ impl ReleaseOnDrop {
         Self(Arc::clone(hold))
     }
 
-    /// Ready once the hold has ended. `None` if it was lost meanwhile: then it is let go on account of
-    /// that.
+    /// Waits until the hold has ended. Returns `None` if it was lost meanwhile: then the loss
+    /// releases it.
     pub(crate) async fn ended(&self) -> Option<PendingRelease> {
         let hold = &self.0;
         if hold.ended.get().is_none() {
             if let Some(until) = hold.kept_here_until() {
-                // Renewed meanwhile, unless it is lost. Seldom, so it takes no room in each release.
+                // Renewed meanwhile, unless it is lost. Seldom, so it takes no room in each
+                // release.
                 let kept = async {
                     tokio::select! {
                         biased;

@@ -1,5 +1,5 @@
-//! The wheel: one task per locker that renews everything it holds, in batches, and notices
-//! deadlines. Its memory is the locks that are held, nothing more.
+//! The renewer: one task per locker that renews all its holds, in batches, and ends holds at their
+//! deadlines.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -22,7 +22,7 @@ use crate::owner::OwnerId;
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
 const MAX_BATCH: usize = 64;
 
-/// The wheel's task.
+/// The task that does the due work of a schedule.
 struct Renewer(Arc<Schedule<Hold>>);
 
 impl Scheduled for Hold {
@@ -95,7 +95,7 @@ impl Renewer {
 }
 
 impl Drop for Renewer {
-    /// The runtime shuts down, or nobody is left: from here on nothing would be renewed.
+    /// Ends the remaining holds, because the runtime shuts down and they would not be renewed.
     fn drop(&mut self) {
         let remaining = {
             let mut slots = self.0.slots();
@@ -125,8 +125,9 @@ async fn renew_batch(holds: Vec<Arc<Hold>>) {
     let Some(engine) = holds.first().map(|hold| Arc::clone(&hold.engine)) else {
         return;
     };
-    // A busy wire is tried again soon: its user may be a verb of the guard's own, which settles the
-    // next renewal itself, or somebody who only looks. A hold that has ended is left to its leave.
+    // A busy claim is tried again soon: its user may be a verb of the guard, which schedules the
+    // next renewal itself, or a caller that only reads the ticket. A hold that has ended is left to
+    // its release.
     let mut claim_states: Vec<_> = holds
         .into_iter()
         .filter_map(|hold| match Arc::clone(&hold.claim_state).try_lock_owned() {
@@ -163,16 +164,17 @@ async fn renew_one(mut claim_state: RenewingClaim) {
     }
 }
 
-/// One call of the backend: as many answers as claims, whatever the backend does. It asks for `ttl`, or
-/// for what each claim asks for.
+/// Renews in one call of the backend. Returns as many answers as claims in any case. It asks for
+/// `ttl`, or for the ttl of each claim.
 pub(crate) async fn renew<W: DerefMut<Target = ClaimState>>(
     engine: &Engine,
     claim_states: &mut [W],
     ttl: Option<Duration>,
     limit: Duration,
 ) -> Vec<Result<Renewal, Fault>> {
-    // Whatever is not answered may be applied, until the bound of the call at the latest. Noted before
-    // it is sent, because this future may be dropped; taken back by an answer, which tells the lease.
+    // An unanswered renewal may be applied, until the bound of the call at the latest. Noted before
+    // it is sent, because this future may be dropped; taken back by an answer, which tells the
+    // lease.
     let before: Vec<_> = claim_states.iter().map(|claim_state| claim_state.latest_expiry).collect();
     for claim_state in claim_states.iter_mut() {
         let ttl = ttl.unwrap_or(claim_state.claim.ttl);
@@ -230,8 +232,9 @@ fn apply(claim_state: &mut RenewingClaim, answer: Result<Renewal, Fault>) {
     }
 }
 
-/// Long enough for a slow backend, short enough to try again before the earliest deadline; but not ever
-/// shorter as that comes nearer, or a backend that is slower than that is never heard.
+/// Returns the timeout of a call: long enough for a slow backend, short enough to try again before
+/// the earliest deadline. It has a floor, or a slower backend would never be heard as the deadline
+/// comes nearer.
 fn limit(engine: &Engine, claim_states: &[RenewingClaim]) -> Duration {
     let holds = || claim_states.iter().map(|claim_state| &claim_state.hold);
     let left = holds().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
@@ -252,7 +255,7 @@ mod tests {
     use super::*;
     use crate::backend::{Grant, Lease, LeaseLimit};
 
-    /// Two threads at once tell the wheel when to look at a hold. One of them has moved its limit back.
+    /// Two threads update the schedule of a hold at once. One of them has moved its limit back.
     #[test]
     fn a_limit_that_moves_back_is_looked_at_in_time() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Moment;
 
-/// How long the runner keeps its alarm when there is nothing left to look after.
+/// The time for which the renewer keeps its timer when no hold is left.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// The key of an entry of a schedule: when it is due, and a number that no other entry has.
@@ -42,7 +42,7 @@ pub(crate) struct Schedule<T> {
 pub(super) struct Slots<T> {
     pub(super) due: BTreeMap<Slot, Arc<T>>,
     next_id: u64,
-    /// The moment the runner sleeps until; `None`: until it is nudged.
+    /// The moment until which the renewer sleeps; `None`: until it is woken.
     asleep_until: Option<Moment>,
     lingering: bool,
     pub(super) running: bool,
@@ -64,8 +64,8 @@ impl<T> Default for Schedule<T> {
 }
 
 impl<T: Scheduled> Schedule<T> {
-    /// Looks at `hold` when it has to be looked at next, and not when it had to be before. The hold is
-    /// asked under the lock: the second one of two calls knows what the first one did.
+    /// Moves `hold` to the moment of its next work. The hold is read under the lock: the second of
+    /// two calls sees the result of the first.
     pub(crate) fn update(self: &Arc<Self>, hold: &Arc<T>) {
         let mut slots = self.slots();
         let at = hold.next_check();
@@ -84,8 +84,8 @@ impl<T: Scheduled> Schedule<T> {
         let wake = slots.asleep_until.is_none_or(|until| at < until);
         drop(slots);
         if start {
-            // A runtime that was given and has ended drops the runner at once, which ends all holds:
-            // outside of the lock.
+            // A runtime that was given and has ended drops the runner at once, which ends all
+            // holds: outside of the lock.
             T::start(hold, Arc::clone(self));
         } else if wake {
             self.wake.notify_one();
@@ -104,9 +104,9 @@ impl<T: Scheduled> Schedule<T> {
         self.slots().due.values().find(|entry| is_it(entry)).cloned()
     }
 
-    /// A moment at or a little before `at` at which other renewals happen too: renewals fall on a
-    /// grid whose spacing is the largest power of two (in nanoseconds) within an eighth of their
-    /// interval, so that finer grids contain the coarser ones.
+    /// Returns a moment at or a little before `at` at which other renewals happen too: renewals
+    /// fall on a grid whose spacing is the largest power of two (in nanoseconds) within an eighth
+    /// of their interval, so that finer grids contain the coarser ones.
     pub(crate) fn align(&self, at: Moment, interval: Duration) -> Moment {
         let eighth = u64::try_from((interval / 8).as_nanos()).unwrap_or(u64::MAX);
         let Some(power) = eighth.checked_ilog2() else {
@@ -123,7 +123,7 @@ impl<T: Scheduled> Schedule<T> {
         self.wake.notify_one();
     }
 
-    /// Everything that is due, and when the runner has to look again.
+    /// Takes the entries that are due. Returns them, and when the renewer has to check again.
     pub(super) fn take_due(&self, now: Moment) -> (Vec<Arc<T>>, Option<Moment>) {
         let mut slots = self.slots();
         let mut ready = Vec::new();

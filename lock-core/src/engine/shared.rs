@@ -1,4 +1,4 @@
-//! What all acquisitions of one locker share, and the one place where a backend's verbs are called.
+//! The state that all acquisitions of one locker share, and the call of a backend's verbs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -41,7 +41,7 @@ pub(crate) trait Held: Scheduled + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct Engine<H: Held> {
     pub(crate) backend: Arc<dyn Backend>,
-    /// What the backend declares, as far as the settings leave it.
+    /// The capabilities of the backend, as far as the settings leave them.
     pub(crate) caps: Capabilities,
     /// Whether waiters have places in a line on the backend.
     pub(crate) has_server_queue: bool,
@@ -79,7 +79,7 @@ impl<H: Held> Engine<H> {
         let mut caps = backend.capabilities();
         let has_server_queue = caps.order == Order::Fifo;
         if settings.local_handovers > 0 {
-            // Those of this process pass by those of others, who came before.
+            // Waiters of this process overtake earlier ones of other processes.
             caps.order = Order::PerProcess;
         }
         Self {
@@ -100,8 +100,8 @@ impl<H: Held> Engine<H> {
         }
     }
 
-    /// How long a waiter relies on signals, at most. However many wait, the process asks about once in
-    /// [`RECHECK`].
+    /// Returns the longest time for which a waiter relies on notifications. With any number of
+    /// waiters, the process polls about once in [`RECHECK`].
     pub(crate) fn recheck_every(&self) -> Duration {
         let pending = self.settings.max_pending - self.pending.available_permits();
         RECHECK * u32::try_from(pending.max(1)).unwrap_or(u32::MAX)
@@ -128,7 +128,7 @@ impl<H: Held> Engine<H> {
         self.tasks.spawn_on(work, self.executor().handle());
     }
 
-    /// Returns what carries work on when its caller drops it.
+    /// Returns the tasks and the runtime that finish work when its caller drops it.
     pub(crate) fn background(&self) -> (TaskTracker, Handle) {
         (self.tasks.clone(), self.executor().handle().clone())
     }
@@ -170,12 +170,12 @@ impl<H: Held> Engine<H> {
         }
     }
 
-    /// The leases that can be asked for.
+    /// Returns the leases that can be asked for.
     pub(crate) fn ttl_range(&self) -> RangeInclusive<Duration> {
         self.caps.ttl_min..=self.caps.ttl_max.min(self.settings.max_ttl)
     }
 
-    /// Is `ttl` a lease that can be asked for?
+    /// Checks that `ttl` is a lease that can be asked for.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
         let range = self.ttl_range();
         if range.contains(&ttl) {
@@ -188,7 +188,7 @@ impl<H: Held> Engine<H> {
         Err(Error::new(ErrorKind::Invalid, message))
     }
 
-    /// Can a hold be kept on these terms?
+    /// Checks that a hold can be kept by this policy.
     pub(crate) fn check_policy(
         &self,
         policy: &HoldPolicy,
@@ -231,18 +231,19 @@ impl<H: Held> Engine<H> {
         }
     }
 
-    /// How much earlier than the server's lease the holder gives up: a hundredth of it for clocks
+    /// Returns by how much the deadline precedes the end of the lease: a hundredth of it for clocks
     /// that run at different rates, and the backend's constant.
     pub(crate) fn margin(&self, lease: Duration) -> Duration {
         lease / 100 + self.caps.margin
     }
 
-    /// False if this token of this lock, or a higher one, was seen before.
+    /// Returns false if this token of this lock, or a higher one, was seen before.
     pub(crate) fn has_grown(&self, name: &LockName, token: FencingToken) -> bool {
         self.observe(name, token).is_none_or(|before| token > before)
     }
 
-    /// False if a higher token of this lock was seen before. The same one is the same grant.
+    /// Returns false if a higher token of this lock was seen before. The same one is the same
+    /// grant.
     pub(crate) fn has_not_shrunk(&self, name: &LockName, token: FencingToken) -> bool {
         self.observe(name, token).is_none_or(|before| token >= before)
     }
@@ -251,7 +252,7 @@ impl<H: Held> Engine<H> {
         self.seen_tokens.lock().unwrap_or_else(PoisonError::into_inner).raise(name, token)
     }
 
-    /// Says what was being done, where.
+    /// Adds the operation, the lock and the backend to an error.
     pub(crate) fn explain(
         &self,
         error: Error,

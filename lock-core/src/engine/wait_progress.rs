@@ -11,10 +11,10 @@ use crate::backend::{Effect, Fault, FaultKind};
 use crate::clock::{Moment, sleep_until};
 use crate::error::Error;
 
-/// What a caller and the seeker that works for it tell each other.
+/// The progress that an acquisition reports to its caller.
 #[derive(Debug, Default)]
 pub(crate) struct WaitProgress {
-    /// Set when nobody waits for the result any more.
+    /// Set when the caller does not wait for the result any more.
     pub(crate) gone: Arc<SetOnce<()>>,
     state: Mutex<ProgressState>,
     /// Notifies of each change of the progress.
@@ -23,11 +23,11 @@ pub(crate) struct WaitProgress {
 
 #[derive(Debug, Default)]
 struct ProgressState {
-    /// The line that the claim waits in, behind a neighbour in this process.
+    /// The local queue that the claim waits in.
     queue: Option<QueueTicket<Handover>>,
     /// When the attempt was sent that has no answer yet.
     unanswered_since: Option<Moment>,
-    /// The backend has answered the first attempt, by whatever.
+    /// The backend has answered the first attempt, with any answer.
     answered: bool,
     /// The fault that keeps a waiter from being served; `None` while it is contention.
     outage: Option<Error>,
@@ -37,7 +37,8 @@ struct ProgressState {
 enum WaitOutcome {
     Contended,
     Failed(Error),
-    /// What was sent then has to be answered first; without an answer, it is this error.
+    /// The request that was sent then has to be answered first; without an answer, it is this
+    /// error.
     Unknown {
         since: Moment,
         unanswered: Error,
@@ -45,9 +46,9 @@ enum WaitOutcome {
 }
 
 impl WaitProgress {
-    /// Says how a wait ends that is over: `Ok` if it is contention. If the backend has not answered
-    /// anything yet, it gets as long as any call gets, so that even the shortest wait is one whole
-    /// attempt; and silence is no contention.
+    /// Returns how a wait ends that is over: `Ok` if it is contention. If the backend has not
+    /// answered anything yet, it gets as long as any call gets, so that even the shortest wait is
+    /// one whole attempt; and silence is no contention.
     pub(crate) async fn finish_wait(&self, timeout: Duration) -> Result<(), Error> {
         let mut limit = None;
         loop {
@@ -107,7 +108,7 @@ impl WaitProgress {
         self.update(|state| state.unanswered_since = since);
     }
 
-    /// An attempt was answered. True if it was the first one.
+    /// Records the answer to an attempt. Returns true if it was the first one.
     pub(super) fn record_answer(&self) -> bool {
         self.update(|state| !std::mem::replace(&mut state.answered, true))
     }
@@ -127,7 +128,7 @@ impl WaitProgress {
     }
 }
 
-/// Contended before; but silent for so long by now that it is a fault.
+/// Returns true if a contended lock has been silent for so long that it is a fault.
 pub(super) fn is_silent(since: Moment, timeout: Duration) -> bool {
     (since + timeout / 2).has_passed()
 }

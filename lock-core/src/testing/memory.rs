@@ -1,7 +1,7 @@
 //! Locks inside one process: the reference backend.
 //!
 //! It keeps every promise that the trait knows, first come first served with direct hand-off, runs
-//! on a paused clock, and shows what a backend has to do when nothing is in the way. For tests, for
+//! on a paused clock, and shows the duties of a backend without a network. For tests, for
 //! single-process programs, and as the yardstick of the conformance suite.
 
 use std::collections::hash_map;
@@ -25,11 +25,11 @@ use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
 
 /// The lease of a lock that was handed to a waiter, until the waiter renews it: a waiter that has
-/// died meanwhile holds up the line no longer than this.
+/// died meanwhile holds up the queue no longer than this.
 const HANDOFF_LEASE: Duration = Duration::from_secs(3);
 
-/// How long a claim that was let go is remembered, so that an attempt of it which arrives late is
-/// refused. Longer than any attempt stays on its way.
+/// The time for which a released claim is remembered, so that its late attempts are refused. Longer
+/// than any attempt is under way.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
 /// From one look for lapsed locks to the next.
@@ -52,9 +52,9 @@ struct Space {
 #[derive(Debug, Default)]
 struct Locks {
     held: HashMap<LockName, HeldLock>,
-    /// Who waits for what is held.
+    /// The waiters of held locks.
     queues: HashMap<LockName, WaitQueue>,
-    /// Who wants to know when a hold ends, and stands in no line.
+    /// The waiters outside of the queue, to be woken when a hold ends.
     unqueued: HashMap<LockName, Vec<Weak<Notify>>>,
     tokens: TokenCounter,
     tombstones: VecDeque<(Moment, OwnerId)>,
@@ -78,9 +78,9 @@ struct HeldLock {
     token: FencingToken,
     since: Moment,
     until: Moment,
-    /// Let go already, and kept from others until the minimum hold is over.
+    /// Released already, and unavailable until the minimum hold is over.
     released: bool,
-    /// To be told when it ends.
+    /// Notified when it ends.
     holder: Option<Arc<Notify>>,
 }
 
@@ -108,22 +108,22 @@ impl Default for Space {
 }
 
 impl Memory {
-    /// A lock space of its own.
+    /// Creates a lock space of its own.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Declares and gives [notices](Capabilities::loss_push) of what is removed by hand. A lock that is held for more
-    /// than a moment then takes about a kilobyte more.
+    /// Declares [`loss_push`](Capabilities::loss_push), and pushes the removal of locks by hand. A
+    /// lock that is held for more than a moment then takes about a kilobyte more.
     #[must_use]
     pub fn with_loss_push(mut self) -> Self {
         self.loss_push = Support::Present;
         self
     }
 
-    /// Forgets every lock, every waiter and every claim that was let go, as a server does that
-    /// restarts without its data. Tokens go on growing.
+    /// Forgets every lock, every waiter and every released claim, as a server does that restarts
+    /// without its data. Tokens go on growing.
     pub fn lose_data(&self) {
         let mut locks = self.locks();
         // In the order of names, so that a simulation can be repeated.
@@ -136,19 +136,19 @@ impl Memory {
         locks.tombstones.clear();
     }
 
-    /// Removes one lock by hand, whoever holds it, as an operator or an eviction would.
+    /// Removes one lock by hand, as an operator or an eviction would.
     pub fn evict(&self, name: &LockName) {
         let mut locks = self.locks();
         locks.end_hold(name, Moment::now());
     }
 
-    /// How many names have an entry: held, or lapsed not long ago.
+    /// Returns how many names have an entry: held, or expired not long ago.
     #[must_use]
     pub fn len(&self) -> usize {
         self.locks().held.len()
     }
 
-    /// True if nothing is held and nobody waits.
+    /// Returns true if no lock is held and no claim waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -159,7 +159,7 @@ impl Memory {
     }
 }
 
-/// The locks, until it is dropped; then those are woken for whom something has changed.
+/// The locks, until it is dropped; then the waiters are woken for which something has changed.
 struct Unlocked<'a>(Option<MutexGuard<'a, Locks>>);
 
 impl Deref for Unlocked<'_> {
@@ -235,7 +235,7 @@ impl Backend for Memory {
                 let (queue, until) = (locks.queues.get(&claim.name), held.until);
                 match queue.and_then(|queue| queue.waiters.get(&claim.owner)) {
                     Some(waiter) => (Arc::clone(&waiter.wake), until),
-                    // It stood in line and does not any more.
+                    // It was queued and is not any more.
                     None if is_unqueued || claim.queues() => return Ok(Wake::Retry),
                     None => {
                         is_unqueued = true;
@@ -247,7 +247,7 @@ impl Backend for Memory {
                 biased;
                 // A notification that comes before this is stored.
                 () = wake.notified() => {}
-                // When the lease ends, see to it that the next one is served.
+                // When the lease ends, serve the next waiter.
                 () = sleep_until(until) => {}
             }
         }
@@ -402,14 +402,14 @@ impl Locks {
         }
     }
 
-    /// Brings one lock up to date: ends a lease that is over.
+    /// Expires the lease of one lock, if it is over.
     fn expire(&mut self, name: &LockName, now: Moment) {
         if self.held.get(name).is_some_and(|held| held.until <= now) {
             self.end_hold(name, now);
         }
     }
 
-    /// Ends a hold: the lock is the next one's, or free.
+    /// Ends a hold: the lock passes to the next waiter, or is free.
     fn end_hold(&mut self, name: &LockName, now: Moment) {
         let ended = match self.next_waiter(name, now) {
             Some(held) => self.held.insert(name.clone(), held),
@@ -424,7 +424,7 @@ impl Locks {
         self.woken.extend(unqueued.iter().filter_map(Weak::upgrade));
     }
 
-    /// What tells somebody who stands in no line that the hold is over, or ends earlier.
+    /// Returns the notification of a waiter outside of the queue, for the end of the hold.
     fn unqueued_waiter(&mut self, name: &LockName) -> Arc<Notify> {
         let unqueued = self.unqueued.entry(name.clone()).or_default();
         unqueued.retain(|unqueued_waiter| unqueued_waiter.strong_count() > 0);
@@ -433,7 +433,7 @@ impl Locks {
         wake
     }
 
-    /// What tells the holder that its hold is over; `None` if it is already.
+    /// Returns the notification of the holder for the end of its hold; `None` if it is over.
     fn end_of(&mut self, claim: &Claim) -> Option<Arc<Notify>> {
         let held = self.held.get_mut(&claim.name).filter(|held| held.is_of(claim))?;
         Some(Arc::clone(held.holder.get_or_insert_default()))
@@ -452,8 +452,8 @@ impl Locks {
         Some(HeldLock::new(owner, next.label, token, now, next.ttl.min(HANDOFF_LEASE)))
     }
 
-    /// Forgets locks that lapsed and were not looked at since: when the names may have doubled, and at
-    /// most once a minute otherwise.
+    /// Forgets locks that lapsed and were not looked at since: when the names may have doubled, and
+    /// at most once a minute otherwise.
     fn sweep(&mut self, now: Moment) {
         let due = self.sweep_after.is_none_or(|after| after <= now);
         if !due && self.held.len() < self.sweep_at {
@@ -482,7 +482,7 @@ impl Locks {
 }
 
 impl TokenCounter {
-    /// At least the wall clock in microseconds, and more than every number before.
+    /// Returns a token of at least the wall clock in microseconds, and higher than all before.
     fn next(&mut self, min_token: Option<FencingToken>) -> Result<FencingToken, Fault> {
         let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
         let min_token = min_token.map_or(0, |min_token| min_token.backend_number() + 1);
@@ -508,7 +508,7 @@ impl WaitQueue {
         }
     }
 
-    /// The first one whose place has not lapsed.
+    /// Takes the first waiter whose queue entry has not expired.
     fn pop(&mut self, now: Moment) -> Option<(OwnerId, Waiter)> {
         loop {
             let (_, owner) = self.order.pop_first()?;
@@ -519,7 +519,7 @@ impl WaitQueue {
         }
     }
 
-    /// In their order.
+    /// Returns the notifications of the waiters, in their order.
     fn wakes(&self) -> impl Iterator<Item = Arc<Notify>> {
         self.order.values().filter_map(|owner| Some(Arc::clone(&self.waiters.get(owner)?.wake)))
     }
@@ -540,7 +540,7 @@ impl HeldLock {
         self.owner == claim.owner && !self.released
     }
 
-    /// What is left of the lease at `asked`, which is not later than now.
+    /// Returns the rest of the lease at `asked`, which is not later than now.
     fn grant(&self, asked: Moment) -> Grant {
         let lease = Lease::For(self.until.saturating_since(asked));
         Grant::new(lease, asked).with_token(self.token)
@@ -576,7 +576,7 @@ impl Waiter {
 mod tests {
     use super::*;
 
-    /// Who stands in no line is told as well when the end of a lease moves.
+    /// A waiter outside of the queue is woken as well when the end of a lease moves.
     #[tokio::test(start_paused = true)]
     async fn an_unqueued_waiter_wakes_when_a_release_keeps_the_lock() {
         const HOUR: Duration = Duration::from_secs(3600);

@@ -1,4 +1,5 @@
-//! What a caller hears that does not get the lock: contention, or a fault, and never one for the other.
+//! What a caller hears that does not get the lock: contention, or a fault, and never one for the
+//! other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -246,8 +247,8 @@ async fn many_waiters_of_a_process_ask_again_as_often_as_one() {
     drop(holder);
 }
 
-/// Each pause of the network makes one answer late: the lease of its grant is over by then, and another
-/// client has the lock.
+/// Each pause of the network makes one answer late: the lease of its grant is over by then, and
+/// another client has the lock.
 #[tokio::test(start_paused = true)]
 async fn grants_that_come_late_now_and_then_do_not_end_a_wait() {
     let (memory, is_slow) = (Memory::new(), Switch::default());

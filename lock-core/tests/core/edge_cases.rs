@@ -452,7 +452,8 @@ async fn nothing_is_renewed_after_the_release() {
             Injection::None
         }));
         let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
-        // A task, as the wheel is: which of them is first at one and the same moment is a matter of turns.
+        // A task, as the wheel is: which of them is first at one and the same moment is a matter of
+        // turns.
         let release = tokio::spawn(async move {
             clock::sleep_until(began + released).await;
             guard.release().await.unwrap();
@@ -595,8 +596,8 @@ async fn an_eager_panic_in_a_verb_is_caught() {
 }
 
 fn listening(seen: &Arc<Mutex<Seen>>) -> tracing::subscriber::DefaultGuard {
-    // Everywhere: a place in the code that is first come to where nobody listens counts as one that nobody listens
-    // to, for all threads. The first test to come here sees to it for all of them.
+    // Everywhere: a place in the code that is first come to where nobody listens counts as one that
+    // nobody listens to, for all threads. The first test to come here sees to it for all of them.
     let _ = tracing::subscriber::set_global_default(Fields(Arc::default()));
     tracing::subscriber::set_default(Fields(Arc::clone(seen)))
 }

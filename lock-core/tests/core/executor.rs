@@ -153,7 +153,8 @@ fn a_panic_in_the_task_of_a_renewal_costs_no_lock() {
         }
         _ => Injection::None,
     });
-    // Everywhere, as a warning that comes first where there is none is never heard again. That one is calm.
+    // Everywhere, as a warning that comes first where there is none is never heard again. That one
+    // is calm.
     let _ = tracing::subscriber::set_global_default(PanicsOnce(AtomicBool::new(true)));
     let subscriber = Arc::new(PanicsOnce(AtomicBool::new(false)));
     let executor = tracing::subscriber::with_default(Arc::clone(&subscriber), Executor::new);

@@ -1,4 +1,5 @@
-//! Local hand-over: a lock that passes from waiter to waiter of one locker, and the backend is not asked.
+//! Local hand-over: a lock that passes from waiter to waiter of one locker, and the backend is not
+//! asked.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -695,7 +696,8 @@ async fn a_successor_is_broken_by_its_own_owner_id() {
     assert_ne!(holder_in(&memory).await, Some(owner), "set-up: the backend knows the first one");
     second.release().await.unwrap();
     let third = waiting.next().unwrap().await.unwrap();
-    // Of those whose lock has passed on, the backend knows the first: that one is the whole cohort's.
+    // Of those whose lock has passed on, the backend knows the first: that one is the whole
+    // cohort's.
     assert!(
         !locks.break_lock(&name, &owner).await.unwrap(),
         "it has left the lock to the next one"

@@ -1,4 +1,5 @@
-//! What core does with a backend that can tell a holder to look, on the memory backend with a paused clock.
+//! What core does with a backend that can tell a holder to look, on the memory backend with a
+//! paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

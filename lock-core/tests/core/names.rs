@@ -47,8 +47,8 @@ proptest! {
     }
 }
 
-/// Names that are alike: short ones over an alphabet of marks, long ones that differ by a byte, names
-/// that look like encoded ones.
+/// Names that are alike: short ones over an alphabet of marks, long ones that differ by a byte,
+/// names that look like encoded ones.
 fn alike() -> Vec<String> {
     let marks = ["a", "A", "%", "~", "2", "5", "F", ".", "/", ":", " ", "é"];
     let mut names: Vec<String> = vec![String::new()];

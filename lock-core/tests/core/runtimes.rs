@@ -1,4 +1,5 @@
-//! Locks and the runtimes of their callers: idle, blocked, ended, without timers. On the real clock.
+//! Locks and the runtimes of their callers: idle, blocked, ended, without timers. On the real
+//! clock.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -174,8 +174,8 @@ fn child_that_tells_the_time() {
     say(&format!("{} {uptime}", lock_core::clock::since_boot().as_secs_f64()));
 }
 
-/// A machine that was suspended for a day: in a time namespace, as for a container that was moved, the
-/// clock that counts since the boot is ahead of the one that stands still meanwhile.
+/// A machine that was suspended for a day: in a time namespace, as for a container that was moved,
+/// the clock that counts since the boot is ahead of the one that stands still meanwhile.
 #[test]
 fn the_time_since_the_boot_counts_suspensions() {
     let child = Command::new("unshare")
