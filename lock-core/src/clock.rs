@@ -200,8 +200,8 @@ fn suspended(running: u64) -> u64 {
     if gap(running, nanos(since_boot())) < known + NOTICEABLE {
         return known + pretended();
     }
-    // A suspension; or this thread was stopped in between, or `running` stands still: then look
-    // closely.
+    // A suspension; or this thread was stopped in between, or `running` stands still: then read
+    // both clocks again.
     let clocks = Clocks::read();
     let gap = gap(since_epoch(clocks.running), clocks.booted);
     if gap >= known + NOTICEABLE {

@@ -1,8 +1,8 @@
 //! For backends with a connection: many verbs need it, one attempt makes it.
 //!
-//! A verb belongs to its caller, who may drop it, or keep it and not poll it. So a task of its own
-//! makes the connection that all verbs wait for, with a doubling pause between failures. Whether a
-//! connection is still good, and how one is made, is the backend's business.
+//! A verb belongs to its caller, which may drop it, or keep it and not poll it. So a task of its
+//! own makes the connection that all verbs wait for, with a doubling pause between failures.
+//! Whether a connection is still good, and how one is made, is the backend's business.
 
 use std::fmt;
 use std::future::Future;
@@ -97,8 +97,8 @@ impl<T> fmt::Debug for SingleFlight<T> {
 /// In the place of a count: the connection is not the dialer's any more.
 const OVER: u64 = u64::MAX;
 
-/// The time for which all verbs use one connection. An identity that its server told holds for all
-/// of them.
+/// The time for which all verbs use one connection. The identity of its server holds for all of
+/// them.
 ///
 /// A verb that begins and ends in one epoch was answered by the server of that connection, and by
 /// no other one: a connection that is replaced ends the epoch before a verb can use the next one.

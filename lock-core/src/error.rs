@@ -53,7 +53,7 @@ pub enum ErrorKind {
     /// unanswered, and when it was repeated the lock was not there any more.
     Gone,
     /// The backend issued a fencing token lower than one seen before, or a resource has seen a
-    /// higher one than was shown to it. The grant was given back.
+    /// higher one than was shown to it. The grant was released.
     FenceRegressed,
     /// More acquisitions are under way at once than the locker allows.
     Exhausted,
@@ -138,7 +138,7 @@ impl Error {
         self.0.backend
     }
 
-    /// Attaches the cause: an error, a text, or [what a fault was made of](Fault::into_source).
+    /// Attaches the cause: an error, a text, or [the source of a fault](Fault::into_source).
     #[must_use]
     pub fn with_source(
         mut self,

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind};
 /// goodbye.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// A runtime for connections, renewals, notices of losses, and releases in the background.
+/// A runtime for connections, renewals, notifications of losses, and background releases.
 ///
 /// A backend with tasks makes one when it connects, connects [within](Self::within) it, and returns
 /// it from [`Backend::executor`](crate::Backend::executor). Core makes one for a backend that has

@@ -317,8 +317,8 @@ impl LockGuard {
         self.claim_state().await?.claim.ticket.clone()
     }
 
-    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release has
-    /// the wire then, and is repeated for as long as the lease lasts. Within the executor, whose
+    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release is
+    /// under way then, and is repeated for as long as the lease lasts. Within the executor, whose
     /// tasks wake this one.
     async fn claim_state(&self) -> Option<OwnedMutexGuard<ClaimState>> {
         let hold = self.hold();
@@ -414,7 +414,7 @@ impl Drop for LockGuard {
             // The parent's: neither the hold nor its parts are dropped here.
             return std::mem::forget(hold);
         }
-        // In a thread that ends, what tokio's clock may ask has gone.
+        // In a thread that ends, the thread-locals of tokio's clock are gone.
         match Handle::try_current() {
             Err(error) if error.is_thread_local_destroyed() => {
                 let engine = Arc::clone(&hold.engine);
@@ -441,7 +441,7 @@ impl fmt::Debug for LockGuard {
 }
 
 /// Tells when a lock is not held any more. Outlives the guard, does not keep the lock, and resolves
-/// with [`Loss::Released`] when the guard lets go.
+/// with [`Loss::Released`] when the guard releases the lock.
 #[derive(Clone)]
 pub struct LossSignal(Arc<Hold>);
 
@@ -566,7 +566,7 @@ mod tests {
         let guard = lock.renewal(crate::RenewalPolicy::off()).acquire().await.unwrap();
         crate::clock::sleep(Duration::from_secs(20)).await;
         let (verified, ()) = tokio::join!(guard.verify(), async {
-            // The renewal is applied, for thirty seconds more; but nobody knows in time.
+            // The renewal is applied, for thirty seconds more; but its answer comes too late.
             crate::clock::pretend_suspended(Duration::from_secs(15));
         });
         assert_eq!(verified.unwrap_err().kind(), ErrorKind::Lost);

@@ -22,13 +22,13 @@
 //! # What is not promised
 //!
 //! No lock can stop a paused holder's write that is already past its last check. A resource that
-//! checks the [`FencingToken`] can. The grades that a backend declares are its
-//! [`Capabilities`]; ask for what you need with [`Locker::require`].
+//! checks the [`FencingToken`] can. The grades that a backend declares are its [`Capabilities`];
+//! demand the grades that you need with [`Locker::require`].
 //!
 //! # Where things are
 //!
-//! Users need [`Locker`], [`Lock`] and [`LockGuard`]. Backend authors read [`backend`]. What is
-//! promised in detail stands in the repository's `LAWS.md`, each law with a check.
+//! Users need [`Locker`], [`Lock`] and [`LockGuard`]. Backend authors read [`backend`]. The
+//! repository's `LAWS.md` states each promise in detail, with a check.
 //!
 //! # Tracing
 //!

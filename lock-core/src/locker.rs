@@ -367,8 +367,8 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the process lives; what
-    /// they leave ends with its lease.
+    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the process lives; their
+    /// residue expires with its lease.
     ///
     /// # Cancel safety
     ///
@@ -511,8 +511,8 @@ impl LockerBuilder {
     /// A hand-over costs a few microseconds and no request, so many waiters of one process cost the
     /// backend little more than one. It keeps all promises but one: waiters of other processes,
     /// which may have come before, wait for up to `at_most` holds more. So the
-    /// [order](Capabilities::order) is [`PerProcess`](crate::Order::PerProcess) then, whatever the
-    /// backend declares, and only one waiter of this locker at a time is in its queue.
+    /// [order](Capabilities::order) is [`PerProcess`](crate::Order::PerProcess) then, and only one
+    /// waiter of this locker at a time is in its queue.
     ///
     /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the
     /// backend knows the first one only: [`inspect`](Locker::inspect) shows that one, and
@@ -573,8 +573,8 @@ impl Lock {
     /// Where the backend declares [`minimum_hold`](Capabilities::minimum_hold), a release keeps the
     /// lease until then, and up to one per cent longer, since the server's clock may run fast.
     /// Where it does not, the release is held back until then, in this process. Neither survives a
-    /// crash of the holder for longer than its lease. An acquisition that is dropped keeps nobody
-    /// out: without a guard there is no minimum.
+    /// crash of the holder for longer than its lease. An acquisition that is dropped excludes no
+    /// client: without a guard there is no minimum.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         Arc::make_mut(&mut self.policy).min_hold = Some(min_hold);
         self
@@ -606,8 +606,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]. What a failed acquisition may have left on the backend is cleaned up in
-    /// the background.
+    /// See [`ErrorKind`]. The residue of a failed acquisition is cleaned up in the background.
     ///
     /// # Cancel safety
     ///

@@ -8,14 +8,14 @@ use std::fmt;
 pub enum Loss {
     /// The deadline passed and no renewal had been acknowledged in time, or none was to be made.
     Expired,
-    /// The backend said that the lock is not ours any more: it lapsed, was broken, or was removed.
+    /// The backend said that the lock is not held any more: it expired, was broken, or was removed.
     NotHeld,
     /// The longest total hold that the renewal policy allows is over.
     HoldLimit,
     /// Nothing renews the lock: this process is a fork of the one that won it, or the runtime that
     /// was given to the locker was shut down.
     RuntimeGone,
-    /// Not a loss: the guard let the lock go. Seen by signals that outlive their guard.
+    /// Not a loss: the guard released the lock. Seen by signals that outlive their guard.
     Released,
 }
 

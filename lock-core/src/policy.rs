@@ -25,17 +25,16 @@ impl RenewalPolicy {
     /// Disables renewals: the lock ends with its ttl, also on backends without leases, unless
     /// [`extend`](crate::LockGuard::extend) is called.
     ///
-    /// A lease that is shorter than the ttl, because it is that of a session, is renewed until the
-    /// ttl is over all the same. A minimum hold that is kept in this process is renewed until it is
-    /// over, too. No other request is sent meanwhile: if the lock is removed, the holder is
-    /// notified at its deadline.
+    /// A shorter lease, as of a session, is renewed until the ttl is over all the same. A minimum
+    /// hold that is kept in this process is renewed until it is over, too. No other request is sent
+    /// meanwhile: if the lock is removed, the holder is notified at its deadline.
     #[must_use]
     pub fn off() -> Self {
         Self { off: true, ..Self::default() }
     }
 
-    /// Ends the lock at the latest this long after its grant arrived, whatever is renewed or
-    /// extended.
+    /// Ends the lock at the latest this long after its grant arrived, in spite of renewals and
+    /// extensions.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
@@ -55,9 +54,9 @@ impl RenewalPolicy {
     /// the application hangs, or has dropped that runtime. Without this, a lock is renewed as long
     /// as the process lives and the guard exists.
     ///
-    /// Each renewal asks the runtime, and looks whether it has answered the one before. So the lock
-    /// ends within `limit`, two intervals of renewals, and a lease; at once after the first two on
-    /// backends without leases. An acquisition outside of any tokio runtime is refused.
+    /// Each renewal asks the runtime, and checks whether it has answered the one before. So the
+    /// lock ends within `limit`, two intervals of renewals, and a lease; at once after the first
+    /// two on backends without leases. An acquisition outside of any tokio runtime is refused.
     #[must_use]
     pub fn while_runtime_responds(mut self, limit: Duration) -> Self {
         self.responds_within = Some(limit);

@@ -119,7 +119,7 @@ impl<'de> serde::Deserialize<'de> for FencingToken {
 /// atomic step: here the gate stays shut for others while the admitted closure runs.
 ///
 /// The first checked access of a new holder shuts the old one out, and nothing before does. A
-/// holder that reads first and decides by what it has read admits the read, too.
+/// holder that reads first and decides by the result admits the read, too.
 ///
 /// ```
 /// use lock_core::{FenceGate, FencingToken};

@@ -68,7 +68,7 @@ pub struct CertificateFiles {
 }
 
 impl Url {
-    /// Takes a URL apart. Of its location nothing is looked at yet.
+    /// Parses a URL. Its location is not checked yet.
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ pub enum Reach {
     User,
     /// Processes of one host, of several users.
     Host,
-    /// Everyone who can reach the server.
+    /// All clients that can reach the server.
     Network,
 }
 
@@ -112,7 +112,7 @@ pub struct Capabilities {
     pub ttl_min: Duration,
     /// Longest lease that can be asked for.
     pub ttl_max: Duration,
-    /// Taken off each lease, with one per cent of it, before the holder gives up by itself.
+    /// Taken off each lease, with one per cent of it, to give the holder's deadline.
     pub margin: Duration,
     /// Bound on takeover after a crash.
     pub takeover: Takeover,
@@ -120,7 +120,7 @@ pub struct Capabilities {
     pub detached: Support,
     /// Whether [`ReleaseMode::keep`](crate::backend::ReleaseMode::keep) is honoured by the server.
     pub minimum_hold: Support,
-    /// Whether an attempt that reaches the server after its claim was let go is refused.
+    /// Whether an attempt that reaches the server after its claim was released is refused.
     pub late_attempts_refused: Support,
     /// Whether [`Claim::min_token`](crate::backend::Claim::min_token) is honoured.
     pub min_token_supported: Support,
@@ -172,7 +172,7 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Checks them against what a backend declares.
+    /// Checks them against the capabilities of a backend.
     ///
     /// # Errors
     ///

@@ -103,7 +103,7 @@ impl Grant {
 /// No lease counts beyond its limit, even if a longer one was acknowledged. For a backend whose
 /// session may turn out to be shorter than it was, as when a server grants it less at a reconnect:
 /// guards see the earlier end at once, without a task that has to run. All grants of one claim have
-/// the same limit. A backend with limits declares [`notices`](crate::Capabilities::loss_push). A
+/// the same limit. A backend with limits declares [`loss_push`](crate::Capabilities::loss_push). A
 /// task that awaits the loss learns of a move back once the lock has been held for a tenth of a
 /// second, not before.
 #[derive(Clone, Debug)]
@@ -147,6 +147,6 @@ pub enum Lease {
     /// For this long from [`Grant::since`].
     For(Duration),
     /// As long as the holder's process lives: a kernel lock. Core still calls
-    /// [`renew`](crate::Backend::renew) at the rhythm of the ttl, so that the backend can look.
+    /// [`renew`](crate::Backend::renew) at each third of the ttl, so that the backend can check.
     WhileProcessLives,
 }

@@ -60,6 +60,6 @@ impl From<bool> for LateAttempt {
 pub enum Release {
     /// This claim held the lock until this call.
     Released,
-    /// It did not: it never won, lapsed, was broken, or was released before.
+    /// It did not: it was never granted, expired, was broken, or was released before.
     NotHeld,
 }

@@ -16,8 +16,8 @@ pub struct Identity {
     /// The least time for which that process has been running. A server that lost its grants is
     /// excluded by it for as long as leases last, so an overestimate is worse than `None`.
     pub up_for: Option<Duration>,
-    /// For how long verbs are answered by this server: while they use the connection that told. An
-    /// address leads to another server one day, and the next connection with it.
+    /// For how long verbs are answered by this server: while they use the connection that
+    /// identified it. An address leads to another server one day, and the next connection with it.
     pub epoch: Epoch,
 }
 
@@ -109,7 +109,7 @@ impl Holder {
     }
 }
 
-/// A line of `list`.
+/// An entry of `list`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {

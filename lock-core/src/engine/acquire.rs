@@ -21,8 +21,8 @@ use crate::guard::LockGuard;
 use crate::owner::OwnerId;
 use crate::policy::HoldPolicy;
 
-/// Grants that arrive after their lease is over, within the outage_timeout of a waiter, before it
-/// gives up.
+/// The number of grants that may arrive after their lease is over, within the outage timeout of a
+/// waiter, before it fails.
 const MAX_STALE_GRANTS: usize = 3;
 
 /// A claim on its way to a grant.
@@ -150,7 +150,7 @@ impl Acquisition {
     async fn take_over(&mut self) -> Option<Box<TakenOver>> {
         let mut handover = self.head.as_ref()?.take_handover()?;
         let taken_over = handover.accept(&self.claim).map(Box::new);
-        if let Some(release) = handover.into_release() {
+        if let Some(release) = handover.take_release() {
             // Silence here is no contention: no attempt was made yet.
             self.set_unanswered_since(Some(Moment::now()));
             Box::pin(self.release_first(release)).await;
@@ -188,7 +188,7 @@ impl Acquisition {
                     let waiting = self.waits && (!first || self.was_queued);
                     let may_wait = waiting && fault.is_transient();
                     let error = Error::from_fault(fault);
-                    // The outage_timeout of a line is one, however many stand in it.
+                    // A queue has one outage timeout, with any number of waiters.
                     let since = match &self.head {
                         Some(head) => head.record_outage(started, &error),
                         None => *outage_since.get_or_insert(started),

@@ -11,7 +11,7 @@ pub(super) struct Backoff {
     outages: u32,
     failed_waits: u32,
     idle_wakes: u32,
-    /// When the holder's lease ended, as told at the first of these wakes.
+    /// The end of the holder's lease, as reported at the first of these wake-ups.
     expires_at: Option<Moment>,
     early_rechecks: u32,
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_are_due_soon_are_free_eight_times_in_a_row() {
+    fn polls_that_are_due_soon_are_free_eight_times_in_a_row() {
         let mut backoff = Backoff::default();
         for _ in 0..2 {
             for _ in 1..Backoff::IDLE_WAKES_FOR_FREE {

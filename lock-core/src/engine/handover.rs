@@ -77,7 +77,7 @@ impl Handover {
     }
 
     /// Returns the release of a lock that the next claim cannot use.
-    pub(crate) fn into_release(&mut self) -> Option<PendingRelease> {
+    pub(crate) fn take_release(&mut self) -> Option<PendingRelease> {
         self.0.take().map(EndedHold::release)
     }
 }
@@ -125,7 +125,7 @@ impl EndedHold {
 
     fn take(mut self, holder: HolderInfo, grant: Grant) -> TakenOver {
         let claim_state = self.claim_state.clone();
-        // The old one is only in the way of what the last holder of the ticket does.
+        // A second copy would delay the state's end, which comes when its last holder drops it.
         self.claim_state.claim.ticket = None;
         TakenOver { claim_state, grant, holder }
     }

@@ -40,12 +40,12 @@ pub(crate) struct Hold {
     pub(crate) ttl: Duration,
     pub(crate) policy: Arc<HoldPolicy>,
     pub(crate) holder: HolderInfo,
-    /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
+    /// Invariant: a verb of this claim is under way only while its sender holds this mutex.
     pub(crate) claim_state: Arc<tokio::sync::Mutex<ClaimState>>,
     pub(crate) ended: SetOnce<Loss>,
     /// Of all grants of the claim.
     limit: Option<LeaseLimit>,
-    /// Our head of the line inside this process.
+    /// The head of the local queue, if this hold is it.
     head: Mutex<Option<Head>>,
     state: Mutex<HoldState>,
 }
@@ -141,7 +141,7 @@ struct HoldState {
     /// `None` while one is under way, or when there will be none.
     next_renewal: Option<Moment>,
     /// Up to when the lock was asked for, by the acquisition or explicitly since, as we count it: a
-    /// lease that ends before is renewed whatever the policy is.
+    /// lease that ends before is renewed under any policy.
     asked_until: Option<Moment>,
     /// From one renewal to the next.
     interval: Duration,
@@ -168,7 +168,7 @@ impl Hold {
         grant: &Grant,
         holder: HolderInfo,
     ) -> Arc<Self> {
-        // The claim asked before its grant. An heir asked now, and its grant is older.
+        // The claim asked before its grant. A successor asked now, and its grant is older.
         let asked_at = if holder.handed_over == 0 { grant.since } else { holder.granted_at };
         let asked = Grant::new(Lease::For(claim_state.claim.ttl), asked_at);
         // A minimum hold that is kept here needs the lock until its release is sent.
@@ -494,7 +494,7 @@ impl Hold {
                 // Bounded below, however short the leases that the backend grants.
                 state.interval = sensible((lease / 3).max((self.ttl / 100).min(HASTE)));
             }
-            // Nothing lapses: the ttl is only the rhythm in which the backend looks.
+            // No lease expires: the ttl is only the period of the backend's checks.
             Lease::WhileProcessLives => {
                 state.leased_at = grant.since;
                 state.interval = sensible(self.ttl / 3);
@@ -558,7 +558,7 @@ impl Hold {
     fn reschedule(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            // Kept aligned: a renewal that is looked at on the grid must be due on the grid.
+            // Kept aligned: a renewal that is checked on the grid must be due on the grid.
             let interval = state.interval;
             state.next_renewal =
                 state.next_renewal.map(|at| self.engine.schedule.align(at, interval));
@@ -602,14 +602,14 @@ fn sensible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_millis(1), IDLE)
 }
 
-/// The least that is left of a lease when a caller is told of it, unless the ttl is short. Sessions
-/// may be much shorter than a ttl, so a part of the ttl alone would refuse their leases.
+/// The least rest of a lease that is returned to a caller, unless the ttl is short. Sessions may be
+/// much shorter than a ttl, so a part of the ttl alone would refuse their leases.
 const LEAST_LEFT: Duration = Duration::from_millis(100);
 
 /// From one renewal to the next, at least, unless the ttl is short itself.
 const HASTE: Duration = Duration::from_millis(100);
 
-/// From one look of the wheel to the next at a hold that needs none.
+/// From one check of a hold that needs none to the next.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {

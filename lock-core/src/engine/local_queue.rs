@@ -29,7 +29,7 @@ struct LocalQueue<T> {
     name: LockName,
     /// The number of tickets; changed only while the map of queues is locked.
     tickets: AtomicUsize,
-    /// One permit: who takes it is the head, until its [`QueueHead`] is dropped.
+    /// One permit: its taker is the head, until its [`QueueHead`] is dropped.
     permit: Semaphore,
     state: Mutex<QueueState<T>>,
     /// Notifies the tickets of each request and each change of status of the head.
@@ -86,7 +86,7 @@ pub(crate) struct QueueTicket<T> {
 impl<T> QueueTicket<T> {
     /// Waits until this ticket, with `key`, is the head of the queue.
     ///
-    /// Cancel safe: dropping the future leaves the line, and loses the place in it.
+    /// Cancel safe: dropping the future leaves the queue, and loses the position in it.
     pub(crate) async fn become_head(self, key: HandoverKey) -> QueueHead<T> {
         let waiting = WaitingEntry::begin(&self.queue, key);
         self.queue.permit.acquire().await.expect("lines are never closed").forget();
@@ -113,7 +113,8 @@ impl<T> QueueTicket<T> {
         self.queue.changed.notified()
     }
 
-    /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
+    /// Returns another ticket of the queue, since [`become_head`](Self::become_head) takes this
+    /// one.
     pub(crate) fn reissue(&self) -> Self {
         let _lines = self.queues.map();
         self.queue.tickets.fetch_add(1, Ordering::Relaxed);
@@ -224,7 +225,7 @@ impl<T> QueueHead<T> {
         self.0.queue.state().handover.take()
     }
 
-    /// Tells since when the backend fails, whoever was the head then.
+    /// Records an outage. Returns since when the backend fails, also under former heads.
     pub(crate) fn record_outage(&self, since: Moment, error: &Error) -> Moment {
         let state = self.0.queue.state();
         let since = match state.status {
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn visitors_that_leave_together_leave_nothing_behind() {
+    fn tickets_dropped_together_leave_nothing_behind() {
         let queues = Arc::new(LocalQueues::<()>::default());
         for round in 0..20_000 {
             let name = LockName::new(round.to_string()).unwrap();

@@ -87,7 +87,7 @@ impl PendingRelease {
             engine,
             target: ReleaseTarget::Hold(Arc::clone(hold), claim_state),
             keep_until,
-            timeout_at: timeout_at,
+            timeout_at,
             expires_at: ends.map_or(timeout_at, |ends| ends.max(timeout_at)),
             has_leases: hold.lease_ends().is_some(),
             in_session: hold.is_in_session(),
@@ -274,9 +274,9 @@ impl PendingRelease {
         );
     }
 
-    /// Returns how soon the lock is free whatever happens, after a release that failed by `fault`.
-    /// `None` if no bound is known: nothing lapses, or the session goes on and its server refuses
-    /// to let the lock go.
+    /// Returns how soon the lock is free in any case, after a release that failed by `fault`.
+    /// `None` if no bound is known: there is no lease, or the session goes on and its server
+    /// refuses to let the lock go.
     pub(crate) fn free_within(&self, fault: &Fault) -> Option<Duration> {
         let expires = self.has_leases && (fault.is_transient() || !self.in_session);
         expires.then(|| match self.engine.caps.takeover {

@@ -82,7 +82,7 @@ impl Renewer {
         for hold in ready {
             // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
             let renews = catch_unwind(AssertUnwindSafe(|| step(&hold, Moment::now())));
-            // Looked at again by its deadline, whatever becomes of a renewal.
+            // Checked again at its deadline, also if the renewal is never answered.
             self.0.update(&hold);
             if renews.unwrap_or(false) {
                 renewals.push(hold);
@@ -257,7 +257,7 @@ mod tests {
 
     /// Two threads update the schedule of a hold at once. One of them has moved its limit back.
     #[test]
-    fn a_limit_that_moves_back_is_looked_at_in_time() {
+    fn a_limit_that_moves_back_is_checked_in_time() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let locks = crate::Locker::new(crate::Memory::new());
         let guard = runtime.block_on(locks.lock("n").unwrap().acquire()).unwrap();

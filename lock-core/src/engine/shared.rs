@@ -27,7 +27,7 @@ use crate::token::FencingToken;
 /// Turns for releases that are repeated in the background.
 pub(crate) const MAX_RELEASES: usize = 64;
 
-/// From one look of a process for signals that were lost to the next.
+/// The time from one poll of a process, for lost notifications, to the next.
 const RECHECK: Duration = Duration::from_secs(30);
 
 /// A hold, as far as the state that all acquisitions share depends on it.
@@ -43,10 +43,10 @@ pub(crate) struct Engine<H: Held> {
     pub(crate) backend: Arc<dyn Backend>,
     /// The capabilities of the backend, as far as the settings leave them.
     pub(crate) caps: Capabilities,
-    /// Whether waiters have places in a line on the backend.
+    /// Whether waiters are queued on the backend.
     pub(crate) has_server_queue: bool,
     pub(crate) settings: Settings,
-    /// How locks are kept unless told otherwise.
+    /// The default policy of locks.
     pub(crate) default_policy: Arc<HoldPolicy>,
     pub(crate) queues: Arc<LocalQueues<H::Handover>>,
     pub(crate) schedule: Arc<Schedule<H>>,

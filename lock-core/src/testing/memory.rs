@@ -32,7 +32,7 @@ const HANDOFF_LEASE: Duration = Duration::from_secs(3);
 /// than any attempt is under way.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// From one look for lapsed locks to the next.
+/// The time from one sweep for expired locks to the next.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// A lock space in memory. Clones are clients of the same space.
@@ -60,7 +60,7 @@ struct Locks {
     tombstones: VecDeque<(Moment, OwnerId)>,
     /// Waiters to be woken once this is unlocked: a waker may run anything.
     woken: Vec<Arc<Notify>>,
-    /// When, or at how many names, to look for locks that lapsed unseen.
+    /// When, or at how many names, to sweep for expired locks.
     sweep_after: Option<Moment>,
     sweep_at: usize,
 }
@@ -96,7 +96,7 @@ struct Waiter {
     position: u64,
     label: Option<Label>,
     ttl: Duration,
-    /// When its place lapses, unless it attempts again.
+    /// When its queue entry expires, unless it attempts again.
     until: Moment,
     wake: Arc<Notify>,
 }
@@ -452,8 +452,8 @@ impl Locks {
         Some(HeldLock::new(owner, next.label, token, now, next.ttl.min(HANDOFF_LEASE)))
     }
 
-    /// Forgets locks that lapsed and were not looked at since: when the names may have doubled, and
-    /// at most once a minute otherwise.
+    /// Removes expired locks that were not used since: when the names may have doubled, and at most
+    /// once a minute otherwise.
     fn sweep(&mut self, now: Moment) {
         let due = self.sweep_after.is_none_or(|after| after <= now);
         if !due && self.held.len() < self.sweep_at {

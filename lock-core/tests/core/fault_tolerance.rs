@@ -16,7 +16,7 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A backend with changed capabilities; without a line of its own if order is not FIFO.
+/// A backend with changed capabilities; without a queue if order is not FIFO.
 #[derive(Debug)]
 struct Caps(Arc<dyn Backend>, fn(&mut Capabilities));
 #[async_trait]
@@ -86,7 +86,7 @@ async fn two_tries_on_a_dead_backend_are_two_faults() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_behind_a_neighbour_in_an_outage_is_told_of_the_outage() {
+async fn a_local_waiter_in_an_outage_gets_the_outage() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
     let memory = Memory::new();

@@ -1,5 +1,5 @@
-//! What a guard promises, on the memory backend with a paused clock. What every backend must keep
-//! is checked in `conformance-tests`; here is what core does by itself.
+//! The promises of a guard, on the memory backend with a paused clock. The promises of each backend
+//! are checked in `conformance-tests`; here is core's own part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,5 +1,4 @@
-//! What core does with a backend that can tell a holder to look, on the memory backend with a
-//! paused clock.
+//! The watch for a loss, on a memory backend that pushes losses, with a paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +23,7 @@ enum Manner {
     InPanics,
 }
 
-/// Memory, with a count of what is asked for held claims.
+/// Memory, with a count of the waits for held claims.
 #[derive(Clone, Debug)]
 struct Counted {
     memory: Memory,

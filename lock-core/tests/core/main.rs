@@ -1,4 +1,4 @@
-//! What core promises, on the memory backend and on backends made for a test.
+//! The promises of core, on the memory backend and on backends made for a test.
 
 mod acquisition;
 mod api;

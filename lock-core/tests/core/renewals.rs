@@ -1,4 +1,4 @@
-//! Renewals: when they are sent, and what becomes of their answers.
+//! Renewals: when they are sent, and the effect of their answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

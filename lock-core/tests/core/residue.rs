@@ -1,4 +1,4 @@
-//! What core leaves behind when answers are lost and futures are dropped.
+//! The residue of core when answers are lost and futures are dropped.
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

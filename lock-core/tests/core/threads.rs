@@ -111,7 +111,7 @@ async fn a_guard_moves_between_threads() {
     guard.await.unwrap().release().await.unwrap();
 }
 
-/// Not a test by itself: what the child process of the next one runs.
+/// Not a test by itself: the child process of the next one runs it.
 #[test]
 fn child_that_holds_and_looks() {
     if std::env::var_os("LOCK_CORE_CHILD").is_none() {
@@ -163,7 +163,7 @@ fn a_stopped_process_finds_the_loss_at_its_first_look() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Not a test by itself: what the child process of the next one runs.
+/// Not a test by itself: the child process of the next one runs it.
 #[test]
 fn child_that_tells_the_time() {
     if std::env::var_os("LOCK_CORE_CHILD").is_none() {

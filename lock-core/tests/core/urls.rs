@@ -1,4 +1,4 @@
-//! URLs of lock spaces: what they name, and what is wrong with those that name nothing.
+//! URLs of lock spaces: their parts, and the errors of those that name no space.
 
 use std::time::Duration;
 
