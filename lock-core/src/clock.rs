@@ -23,7 +23,8 @@ impl Moment {
     /// Now.
     ///
     /// The value lies between the call and the return of this function, even if the process is
-    /// stopped half-way: read it before a request is written and it is never later than the request.
+    /// stopped half-way: read it before a request is written and it is never later than the
+    /// request.
     #[must_use]
     #[allow(
         clippy::disallowed_methods,
@@ -35,25 +36,25 @@ impl Moment {
         Self(NonZeroU64::MIN.saturating_add(running).saturating_add(suspended(running)))
     }
 
-    /// How much later this moment is than `earlier`; zero if it is not later.
+    /// Returns by how much this moment is later than `earlier`; zero if it is not later.
     #[must_use]
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 
-    /// The time from now until this moment; zero if it has passed.
+    /// Returns the time from now until this moment; zero if it has passed.
     #[must_use]
     pub fn remaining(self) -> Duration {
         self.saturating_since(Self::now())
     }
 
-    /// True once this moment has come.
+    /// Returns true once this moment has come.
     #[must_use]
     pub fn has_passed(self) -> bool {
         Self::now() >= self
     }
 
-    /// This moment moved earlier, to the beginning of the clock at most.
+    /// Returns this moment moved earlier, to the beginning of the clock at most.
     #[must_use]
     pub fn saturating_sub(self, by: Duration) -> Self {
         let nanos = self.0.get().saturating_sub(nanos(by));
@@ -64,7 +65,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Never overflows: the clock ends after five centuries, which is as good as never.
+    /// Adds without overflow: the clock ends after five centuries, which is as good as never.
     fn add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }
@@ -93,8 +94,8 @@ pub async fn sleep_between(from: Duration, to: Duration) {
     sleep(crate::entropy::between(from, to)).await;
 }
 
-/// From now on, the pauses that are drawn at random on this thread repeat with the seed. For simulations
-/// on a paused clock and a runtime of one thread. Owner ids, which nobody may guess, stay random.
+/// Seeds the random pauses of this thread, so that they repeat with the seed. For simulations on a
+/// paused clock and a runtime of one thread. Owner ids stay random, since they must not be guessed.
 pub fn repeat_pauses(seed: u64) {
     crate::entropy::repeat(seed);
 }
@@ -102,7 +103,7 @@ pub fn repeat_pauses(seed: u64) {
 /// Sleeps until `deadline` on core's clock.
 ///
 /// The timer itself stands still while the machine is suspended: after a suspension it may fire
-/// later than `deadline`, never earlier. Who must know at once compares moments.
+/// later than `deadline`, never earlier. Code that must know at once compares moments.
 ///
 /// # Cancel safety
 ///
@@ -126,17 +127,16 @@ pub(crate) fn is_paused() -> bool {
     Instant::now() == before
 }
 
-/// The wall clock, as time since 1970. For seeding fencing tokens and for showing dates, never for
-/// leases.
+/// Returns the wall clock, as time since 1970. For seeding fencing tokens and for showing dates,
+/// never for leases.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The time since this machine booted, with the time that it spent suspended: the same for all its
-/// processes. For what they tell each other; within a process, moments are at hand. Not paused with
-/// tokio's clock.
+/// Returns the time since this machine booted, including suspensions: the same for all its
+/// processes. Processes exchange it; within a process, use moments. Not paused with tokio's clock.
 #[must_use]
 pub fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -147,8 +147,8 @@ pub fn since_boot() -> Duration {
     Duration::try_from(rustix::time::clock_gettime(CLOCK)).unwrap_or_default()
 }
 
-/// Two clocks at one moment: the one that stands still while the machine is suspended, and the one that
-/// goes on. Moments are counted from the first such pair.
+/// Two clocks at one moment: the one that stands still while the machine is suspended, and the one
+/// that goes on. Moments are counted from the first such pair.
 struct Clocks {
     running: std::time::Instant,
     booted: u64,
@@ -156,7 +156,8 @@ struct Clocks {
 
 static EPOCH: LazyLock<Clocks> = LazyLock::new(Clocks::read);
 
-/// What the first pair is counted as: the clock of a runtime may be paused at a time before it.
+/// The value of the first pair. It is not zero, because the clock of a runtime may be paused at an
+/// earlier time.
 const EPOCH_NANOS: u64 = 24 * 3600 * 1_000_000_000;
 
 impl Clocks {
@@ -181,12 +182,13 @@ fn since_epoch(running: std::time::Instant) -> u64 {
     }
 }
 
-/// How much further the clock that goes on has come since the epoch.
+/// Returns the advance of the clock that counts suspensions since the epoch.
 fn gap(running: u64, booted: u64) -> u64 {
     (EPOCH_NANOS + booted.saturating_sub(EPOCH.booted)).saturating_sub(running)
 }
 
-/// For how many nanoseconds this machine has been suspended since the epoch, to ten milliseconds.
+/// Returns for how many nanoseconds this machine was suspended since the epoch, to ten
+/// milliseconds.
 ///
 /// The gap between two clocks that are read one after the other jitters; a moment must not. So the
 /// gap counts only once it has grown by more than any jitter.
@@ -198,7 +200,8 @@ fn suspended(running: u64) -> u64 {
     if gap(running, nanos(since_boot())) < known + NOTICEABLE {
         return known + pretended();
     }
-    // A suspension; or this thread was stopped in between, or `running` stands still: then look closely.
+    // A suspension; or this thread was stopped in between, or `running` stands still: then read
+    // both clocks again.
     let clocks = Clocks::read();
     let gap = gap(since_epoch(clocks.running), clocks.booted);
     if gap >= known + NOTICEABLE {
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_the_first_look_is_told_apart() {
+    fn moments_before_the_first_reading_are_distinct() {
         let first = since_epoch(EPOCH.running);
         let second = 1_000_000_000;
         assert_eq!(since_epoch(EPOCH.running - Duration::from_secs(2)), first - 2 * second);

@@ -1,8 +1,8 @@
 //! For backends with a connection: many verbs need it, one attempt makes it.
 //!
-//! A verb belongs to its caller, who may drop it, or keep it and not poll it. So what all verbs wait for
-//! is made by a task of its own, with a pause between failures that doubles. Whether a connection is
-//! still good, and how one is made, is the backend's business.
+//! A verb belongs to its caller, which may drop it, or keep it and not poll it. So a task of its
+//! own makes the connection that all verbs wait for, with a doubling pause between failures.
+//! Whether a connection is still good, and how one is made, is the backend's business.
 
 use std::fmt;
 use std::future::Future;
@@ -12,26 +12,26 @@ use std::time::Duration;
 
 use tokio::sync::SetOnce;
 
-use crate::backend::{Fault, FaultKind};
+use crate::backend::fault::{Fault, FaultKind};
 use crate::clock::{Moment, sleep_between};
 
 /// The pause after a failed attempt doubles from the shortest to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Work that is done once for all who want its result meanwhile.
+/// Work that runs once for all callers that want its result meanwhile.
 pub struct SingleFlight<T>(Mutex<Option<Outcome<T>>>);
 
 type Outcome<T> = Arc<SetOnce<Result<T, Fault>>>;
 
 impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
-    /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if all who
-    /// wait for it go away.
+    /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if
+    /// all its callers go away.
     ///
     /// # Errors
     ///
-    /// What the work ends with, for everybody who waited. [`Effect`](crate::Effect) is its own; if its
-    /// runtime ends before it does, nothing is known to have been applied by it for the caller.
+    /// The fault of the work, for each caller that waited. [`Effect`](crate::Effect) is its own; if
+    /// its runtime ends before it does, nothing is known to have been applied by it for the caller.
     ///
     /// # Cancel safety
     ///
@@ -45,13 +45,13 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
             let is_under_way = |outcome: &Outcome<T>| outcome.get().is_none();
             current.clone().filter(is_under_way).unwrap_or_else(|| {
                 let outcome = Outcome::<T>::default();
-                let (work, tells) = (work(), Tells(Arc::clone(&outcome)));
-                tokio::spawn(async move { tells.tell(work.await) });
+                let (work, completion) = (work(), Completion(Arc::clone(&outcome)));
+                tokio::spawn(async move { completion.complete(work.await) });
                 *current = Some(Arc::clone(&outcome));
                 outcome
             })
         };
-        // Those who wait are woken in the order in which they came.
+        // Callers are woken in the order in which they came.
         match outcome.wait().await {
             Ok(done) => Ok(done.clone()),
             Err(fault) => Err(fault.repeated()),
@@ -63,21 +63,21 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     }
 }
 
-/// Has something to tell in any case.
-struct Tells<T>(Outcome<T>);
+/// The completion of the work, which ends with a fault if it is dropped before.
+struct Completion<T>(Outcome<T>);
 
-impl<T> Tells<T> {
-    fn tell(&self, outcome: Result<T, Fault>) {
-        // Nobody else tells before this is dropped.
+impl<T> Completion<T> {
+    fn complete(&self, outcome: Result<T, Fault>) {
+        // Only this value completes it.
         let _ = self.0.set(outcome);
     }
 }
 
-impl<T> Drop for Tells<T> {
+impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
         if self.0.get().is_none() {
             let why = "the runtime on which a connection was being made has ended";
-            self.tell(Err(Fault::not_applied(FaultKind::Unavailable, why)));
+            self.complete(Err(Fault::not_applied(FaultKind::Unavailable, why)));
         }
     }
 }
@@ -97,8 +97,8 @@ impl<T> fmt::Debug for SingleFlight<T> {
 /// In the place of a count: the connection is not the dialer's any more.
 const OVER: u64 = u64::MAX;
 
-/// The time for which all verbs use one connection. An identity that its server told holds for all
-/// of them.
+/// The time for which all verbs use one connection. The identity of its server holds for all of
+/// them.
 ///
 /// A verb that begins and ends in one epoch was answered by the server of that connection, and by
 /// no other one: a connection that is replaced ends the epoch before a verb can use the next one.
@@ -151,11 +151,11 @@ impl Epoch {
 
 /// The connection that all verbs share, made anew when it is needed and not good any more.
 pub struct Dialer<C> {
-    state: Arc<Mutex<State<C>>>,
+    state: Arc<Mutex<DialState<C>>>,
     attempt: SingleFlight<C>,
 }
 
-struct State<C> {
+struct DialState<C> {
     connection: Option<C>,
     failure: Option<Failure>,
     /// How many connections there have been, and attempts that failed. It changes while the state
@@ -170,18 +170,18 @@ struct Failure {
 
 impl<C> Default for Dialer<C> {
     fn default() -> Self {
-        let state = State { connection: None, failure: None, count: Arc::default() };
+        let state = DialState { connection: None, failure: None, count: Arc::default() };
         Self { state: Arc::new(Mutex::new(state)), attempt: SingleFlight::default() }
     }
 }
 
 impl<C: Clone + Send + Sync + 'static> Dialer<C> {
-    /// From now on, this is the connection: one that was made without the dialer.
+    /// Replaces the connection by one that was made without the dialer.
     pub fn put(&self, connection: C) {
         lock(&self.state).note(&Ok(connection));
     }
 
-    /// The connection that there is, good or not.
+    /// Returns the current connection, good or not.
     #[must_use]
     pub fn current(&self) -> Option<C> {
         lock(&self.state).connection.clone()
@@ -198,11 +198,12 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
         Epoch(Kind::Counted { count: Arc::clone(&state.count), at })
     }
 
-    /// The connection if it `is_good`, or what becomes of the one attempt to `dial` that all share.
+    /// Returns the connection if it `is_good`, or the result of the one attempt to `dial` that all
+    /// callers share.
     ///
     /// # Errors
     ///
-    /// What the attempt ends with. Whoever comes after that waits for the next one.
+    /// The fault of the attempt. Later callers wait for the next one.
     ///
     /// # Cancel safety
     ///
@@ -235,7 +236,7 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
     }
 }
 
-impl<C: Clone> State<C> {
+impl<C: Clone> DialState<C> {
     fn note(&mut self, made: &Result<C, Fault>) {
         let last = self.failure.take();
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -253,7 +254,7 @@ impl<C> fmt::Debug for Dialer<C> {
     }
 }
 
-fn lock<C>(state: &Mutex<State<C>>) -> MutexGuard<'_, State<C>> {
+fn lock<C>(state: &Mutex<DialState<C>>) -> MutexGuard<'_, DialState<C>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -265,7 +266,7 @@ mod tests {
     use crate::clock::sleep;
 
     #[tokio::test(start_paused = true)]
-    async fn all_share_one_attempt_and_nobody_can_stop_it() {
+    async fn all_callers_share_one_attempt_and_none_can_stop_it() {
         let (dialer, dialled) = (Dialer::default(), Arc::new(AtomicU32::new(0)));
         let dial = || {
             let dialled = Arc::clone(&dialled);
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_paused_after_and_told_to_all() {
+    async fn failures_are_paused_after_and_reported_to_all() {
         let dialer = Dialer::default();
         dialer.put(false);
         let refused = || async { Err(Fault::not_applied(FaultKind::Unavailable, "refused")) };

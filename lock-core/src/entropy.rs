@@ -1,12 +1,12 @@
-//! Every random number of this crate comes from here. Owner ids are unlock rights, so they come from
-//! the operating system: a generator in user space repeats itself after a fork or a snapshot. Pauses
-//! are no rights: they come from a generator of the thread, which a simulation may repeat.
+//! Every random number of this crate comes from here. Owner ids are unlock rights, so they come
+//! from the operating system: a generator in user space repeats itself after a fork or a snapshot.
+//! Pauses are no rights: they come from a generator of the thread, which a simulation may repeat.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 thread_local! {
-    /// What the next pause of this thread is drawn from.
+    /// The state from which the next pause of this thread is drawn.
     static PAUSES: Cell<u64> = Cell::new(seed());
 }
 
@@ -19,13 +19,13 @@ pub(crate) fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes");
 }
 
-/// A duration drawn evenly from the half-open range `from..to`; `from` if the range is empty.
+/// Draws a duration evenly from the half-open range `from..to`; `from` if the range is empty.
 pub(crate) fn between(from: Duration, to: Duration) -> Duration {
     let span = u64::try_from(to.saturating_sub(from).as_nanos()).unwrap_or(u64::MAX);
     from + Duration::from_nanos(draw().checked_rem(span).unwrap_or(0))
 }
 
-/// See [`clock::repeat_pauses`](crate::clock::repeat_pauses).
+/// Implements [`clock::repeat_pauses`](crate::clock::repeat_pauses).
 pub(crate) fn repeat(seed: u64) {
     PAUSES.set(seed);
 }
@@ -36,7 +36,7 @@ fn seed() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// SplitMix64 by Steele, Lea and Flood.
+/// Draws by SplitMix64, by Steele, Lea and Flood.
 fn draw() -> u64 {
     let state = PAUSES.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
     PAUSES.set(state);

@@ -5,13 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Effect, Fault, FaultKind};
-use crate::carry::Interrupted;
+use crate::backend::fault::{Effect, Fault, FaultKind};
 use crate::name::LockName;
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// What went wrong, on which lock and backend, whether it may have been applied, and what to do.
+/// A failure: its kind, lock and backend, whether it may have been applied, and advice.
 ///
 /// Act on [`kind`](Self::kind), not on the message. `Display` is one line in lower case; the cause
 /// from the backend, if there is one, is the [`source`](std::error::Error::source). Neither holds
@@ -31,14 +30,14 @@ struct Inner {
     source: Option<Source>,
 }
 
-/// The kinds of failure. What a program decides on.
+/// The kinds of failure, for a program to decide on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent, or refused
-    /// by the backend as it is.
+    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent, or
+    /// refused by the backend as it is.
     Invalid,
-    /// The backend does not declare what was asked of it. Found before anything was sent.
+    /// The backend does not declare the requested capability. Found before anything was sent.
     Unsupported,
     /// The backend cannot be reached, or refuses work for now. Trying again may help.
     Unavailable,
@@ -46,7 +45,7 @@ pub enum ErrorKind {
     Timeout,
     /// Wrong credentials or missing rights. Trying again does not help.
     Denied,
-    /// The lock was lost before this call; the guard has been told (see [`Loss`](crate::Loss)).
+    /// The lock was lost before this call; the guard was notified (see [`Loss`](crate::Loss)).
     Lost,
     /// The backend says that the lock was not ours any more when it was asked to release it.
     NotHeld,
@@ -54,16 +53,16 @@ pub enum ErrorKind {
     /// unanswered, and when it was repeated the lock was not there any more.
     Gone,
     /// The backend issued a fencing token lower than one seen before, or a resource has seen a
-    /// higher one than was shown to it. The grant was given back.
+    /// higher one than was shown to it. The grant was released.
     FenceRegressed,
     /// More acquisitions are under way at once than the locker allows.
     Exhausted,
     /// The locker was closed.
     Closed,
-    /// There is no [`Executor`](crate::Executor): this process is a fork of the one that connected, or the
-    /// runtime that was given to the locker has ended.
+    /// There is no [`Executor`](crate::Executor): this process is a fork of the one that connected,
+    /// or the runtime that was given to the locker has ended.
     NoRuntime,
-    /// The backend broke its contract: it panicked, or answered what the trait forbids.
+    /// The backend broke its contract: it panicked, or gave an answer that the trait forbids.
     BackendBroken,
 }
 
@@ -81,7 +80,8 @@ impl From<FaultKind> for ErrorKind {
 }
 
 impl Error {
-    /// An error with a message of its own. For backends and front ends; it starts in lower case.
+    /// Creates an error with a message of its own. For backends and front ends; it starts in lower
+    /// case.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
@@ -96,20 +96,20 @@ impl Error {
         }))
     }
 
-    /// What to decide on.
+    /// Returns the kind, to decide on.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the operation may have been applied on the backend all the same. What
-    /// [`Effect::Unknown`] leaves behind is cleaned up in the background.
+    /// Returns whether the operation may have been applied on the backend all the same. The residue
+    /// of an [`Effect::Unknown`] is cleaned up in the background.
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.0.effect
     }
 
-    /// True if the same call may succeed later. Depends on the kind alone.
+    /// Returns true if the same call may succeed later. Depends on the kind alone.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted)
@@ -126,19 +126,19 @@ impl Error {
         self.0.free_within
     }
 
-    /// The lock it happened on.
+    /// Returns the lock it happened on.
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {
         self.0.lock.as_ref()
     }
 
-    /// The name of the backend it happened on.
+    /// Returns the name of the backend it happened on.
     #[must_use]
     pub fn backend(&self) -> Option<&'static str> {
         self.0.backend
     }
 
-    /// Attaches the cause: an error, a text, or [what a fault was made of](Fault::into_source).
+    /// Attaches the cause: an error, a text, or [the source of a fault](Fault::into_source).
     #[must_use]
     pub fn with_source(
         mut self,
@@ -165,22 +165,17 @@ impl Error {
         Self::new(fault.kind().into(), message).applied(effect).with_source(fault.into_source())
     }
 
-    pub(crate) fn interrupted(_: Interrupted) -> Self {
-        let message = "the runtime that works for this lock was shut down meanwhile";
-        Self::new(ErrorKind::NoRuntime, message).applied(Effect::Unknown)
-    }
-
     pub(crate) fn applied(mut self, effect: Effect) -> Self {
         self.0.effect = effect;
         self
     }
 
-    pub(crate) fn gone_in(mut self, bound: Option<Duration>) -> Self {
+    pub(crate) fn with_free_within(mut self, bound: Option<Duration>) -> Self {
         self.0.free_within = bound;
         self
     }
 
-    /// Says what was being done where, unless a deeper layer has said so already.
+    /// Adds the operation, the lock and the backend, unless a deeper layer has added them.
     pub(crate) fn during(
         mut self,
         doing: &'static str,

@@ -1,8 +1,8 @@
-//! Where the work runs that no caller waits for: [`Executor`].
+//! The runtime of the work that no caller waits for: [`Executor`].
 //!
-//! A lock outlives the call that won it. Its renewals, the notice of its loss, its release in the
-//! background, and the connection that all of these use must not depend on the runtime of any one
-//! caller: that may be idle, blocked or gone. So they run on a thread of their own.
+//! A lock outlives the call that won it. Its renewals, the notification of its loss, its release in
+//! the background, and the connection that all of these use must not depend on the runtime of any
+//! one caller: that may be idle, blocked or gone. So they run on a thread of their own.
 
 use std::fmt;
 use std::future::Future;
@@ -24,25 +24,25 @@ use crate::error::{Error, ErrorKind};
 
 /// How long the thread goes on after its last user has gone, if tasks still run: a connection says
 /// goodbye.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// A runtime for connections, renewals, notices of losses, and releases in the background.
+/// A runtime for connections, renewals, notifications of losses, and background releases.
 ///
 /// A backend with tasks makes one when it connects, connects [within](Self::within) it, and returns
 /// it from [`Backend::executor`](crate::Backend::executor). Core makes one for a backend that has
 /// none. Core polls every verb within it: each task, socket and timer of a verb belongs to the
 /// executor, although the caller's task polls the verb. So a verb costs no change of threads.
 ///
-/// The executor has one thread, `lock-core`, which sleeps while there is nothing to do. It ends with
-/// the last clone; tasks that are left then have a second to end. A backend that blocks the thread
-/// delays its own lockers and no others.
+/// The executor has one thread, `lock-core`, which sleeps while there is nothing to do. It ends
+/// with the last clone; tasks that are left then have a second to end. A backend that blocks the
+/// thread delays its own lockers and no others.
 ///
 /// A process that was forked has no such thread. [`is_gone`](Self::is_gone) tells, the locks of the
 /// parent are lost there, and the parent's connections are left alone.
 #[derive(Clone)]
-pub struct Executor(Arc<Inner>);
+pub struct Executor(Arc<Shared>);
 
-struct Inner {
+struct Shared {
     handle: Handle,
     process: u32,
     /// Ends the thread. `None`: the runtime was given, and is another's to end.
@@ -50,7 +50,7 @@ struct Inner {
 }
 
 /// All executors of this process, for [`Executor::current_or_new`].
-static KNOWN: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl Executor {
     /// Starts a thread.
@@ -65,11 +65,11 @@ impl Executor {
         let stop = Arc::<SetOnce<()>>::default();
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("lock-core".to_owned());
-        let traces = dispatcher::get_default(Dispatch::clone);
-        let drive = move || match traces.is::<NoSubscriber>() {
+        let subscriber = dispatcher::get_default(Dispatch::clone);
+        let drive = move || match subscriber.is::<NoSubscriber>() {
             true => runtime.drive(&stopped),
             // One of this thread alone, perhaps.
-            false => dispatcher::with_default(&traces, || runtime.drive(&stopped)),
+            false => dispatcher::with_default(&subscriber, || runtime.drive(&stopped)),
         };
         thread.spawn(drive).map_err(|e| no(&e))?;
         Ok(Self::known(handle, Some(stop)))
@@ -90,7 +90,7 @@ impl Executor {
     /// As [`new`](Self::new).
     pub fn current_or_new() -> Result<Self, Error> {
         let Ok(here) = Handle::try_current() else { return Self::new() };
-        let is_here = |it: &Arc<Inner>| it.handle.id() == here.id();
+        let is_here = |it: &Arc<Shared>| it.handle.id() == here.id();
         let within = known().iter().filter_map(Weak::upgrade).find(is_here);
         match within {
             Some(inner) => Ok(Self(inner)),
@@ -105,8 +105,8 @@ impl Executor {
         &self.0.handle
     }
 
-    /// Polls `work` in the context of the executor: what it spawns runs there, and timers and sockets
-    /// that it makes belong there. `work` itself is polled by the caller, on any runtime or none.
+    /// Polls `work` in the context of the executor: its spawned tasks run there, and its timers and
+    /// sockets belong there. `work` itself is polled by the caller, on any runtime or none.
     ///
     /// # Cancel safety
     ///
@@ -133,7 +133,7 @@ impl Executor {
     }
 
     fn known(handle: Handle, stop: Option<Arc<SetOnce<()>>>) -> Self {
-        let inner = Arc::new(Inner { handle, process: std::process::id(), stop });
+        let inner = Arc::new(Shared { handle, process: std::process::id(), stop });
         let mut known = known();
         known.retain(|it| it.strong_count() > 0);
         known.push(Arc::downgrade(&inner));
@@ -141,7 +141,7 @@ impl Executor {
     }
 }
 
-fn known() -> MutexGuard<'static, Vec<Weak<Inner>>> {
+fn known() -> MutexGuard<'static, Vec<Weak<Shared>>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -149,7 +149,7 @@ fn no(error: &io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("there is no thread for the locks: {error}"))
 }
 
-impl Drop for Inner {
+impl Drop for Shared {
     fn drop(&mut self) {
         // A fork shares the parent's wake-up descriptor.
         if let Some(stop) = self.stop.as_ref().filter(|_| self.process == std::process::id()) {
@@ -224,12 +224,12 @@ impl Owned {
         self.0.as_ref().expect("there until it is dropped")
     }
 
-    /// Runs tasks, until nobody uses them any more.
+    /// Runs tasks until the last executor is dropped.
     fn drive(self, stop: &SetOnce<()>) {
         let runtime = self.get();
         let ends = async {
             stop.wait().await;
-            let end = Moment::now() + FAREWELL;
+            let end = Moment::now() + SHUTDOWN_GRACE;
             while runtime.metrics().num_alive_tasks() > 0 && !end.has_passed() {
                 sleep(Duration::from_millis(1)).await;
             }

@@ -11,31 +11,32 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::backend::{Effect, HoldKind, Ticket};
-use crate::bequest::Bequest;
-use crate::carry::{Carried, Interrupted};
 use crate::clock::Moment;
+use crate::engine::finish_on_drop::{FinishOnDrop, Interrupted};
+use crate::engine::handover::Handover;
+use crate::engine::hold::{ClaimState, Hold, RenewingClaim, too_slow};
+use crate::engine::release::{ReleaseOnDrop, ReleaseOutcome};
+use crate::engine::renewer;
 use crate::error::{Error, ErrorKind};
-use crate::hold::{Hold, Loss, OnWire, Parting, Wire};
-use crate::keeper::{Farewell, too_slow};
+use crate::loss::Loss;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::token::FencingToken;
-use crate::wheel;
 
 /// A held lock. Released when dropped; [`release`](Self::release) also tells whether it was still
 /// held.
 ///
 /// A lock is a lease, and a lease can be lost: the backend may restart, the network may part, the
-/// process may be stopped. The guard is always told, at the latest at its own deadline, which comes
-/// before the server's: ask [`is_held`](Self::is_held), await [`lost`](Self::lost), or let
+/// process may be stopped. The guard is always notified, at the latest at its own deadline, which
+/// comes before the server's: ask [`is_held`](Self::is_held), await [`lost`](Self::lost), or let
 /// [`run`](Self::run) drop the work. No lock can undo a write that was already on its way: give
 /// [`fencing_token`](Self::fencing_token) to a resource that checks it.
 ///
 /// # Dropping
 ///
-/// Dropping the guard releases the lock in the background, on the [executor](crate::Executor). It never
-/// blocks or panics, wherever it happens: outside of a runtime, after its end, while unwinding. In a
-/// process that was forked from the holder's, it does nothing.
+/// Dropping the guard releases the lock in the background, on the [executor](crate::Executor). It
+/// never blocks or panics, wherever it happens: outside of a runtime, after its end, while
+/// unwinding. In a process that was forked from the holder's, it does nothing.
 ///
 /// # Sharing
 ///
@@ -53,8 +54,9 @@ use crate::wheel;
 ///
 /// # When the application hangs
 ///
-/// The lock is renewed as long as the process lives and the guard exists, also while the runtime that
-/// won it is idle, blocked or gone. A [policy](crate::RenewalPolicy::while_runtime_responds) ends that.
+/// The lock is renewed as long as the process lives and the guard exists, also while the runtime
+/// that won it is idle, blocked or gone. A [policy](crate::RenewalPolicy::while_runtime_responds)
+/// ends that.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     /// `None` only in between `release` or `detach` and the drop that follows.
@@ -66,22 +68,23 @@ impl LockGuard {
         Self { hold: Some(hold) }
     }
 
-    /// The lock.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.hold().name
     }
 
-    /// The owner id of this acquisition: the right to release it. If the lock was
-    /// [handed over](crate::LockerBuilder::local_handovers) inside this process, the backend knows that of the first
-    /// holder only; [`break_lock`](crate::Locker::break_lock) of the same locker knows both.
+    /// Returns the owner id of this acquisition: the right to release it. If the lock was [handed
+    /// over](crate::LockerBuilder::local_handovers) inside this process, the backend knows that of
+    /// the first holder only; [`break_lock`](crate::Locker::break_lock) of the same locker knows
+    /// both.
     #[must_use]
     pub fn owner(&self) -> &OwnerId {
-        &self.hold().tenure.owner
+        &self.hold().holder.owner
     }
 
-    /// The number to send along with each write, higher than that of every earlier holder. `None`
-    /// exactly if the backend declares [`Fencing::None`](crate::Fencing::None).
+    /// Returns the number to send along with each write, higher than that of every earlier holder.
+    /// `None` exactly if the backend declares [`Fencing::None`](crate::Fencing::None).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.hold().token
@@ -100,23 +103,24 @@ impl LockGuard {
         })
     }
 
-    /// True while the lock is certainly ours, under the assumptions that the backend documents.
+    /// Returns true while the lock is certainly held, under the assumptions that the backend
+    /// documents.
     ///
     /// Computed from a clock that counts suspended time, not from a flag that some task must set:
-    /// right at the first look after a stop, a suspension, or a starved executor.
+    /// right at the first call after a stop, a suspension, or a starved executor.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Why the lock is not held any more; `None` while it is.
+    /// Returns why the lock is not held any more; `None` while it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.hold().loss()
     }
 
-    /// How long the lock is ours if no renewal succeeds any more: zero if it is lost, `None` if it has
-    /// no end, as on backends without leases.
+    /// Returns how long the lock is held if no renewal succeeds any more: zero if it is lost,
+    /// `None` if it has no end, as on backends without leases.
     #[must_use]
     pub fn valid_for(&self) -> Option<Duration> {
         if !self.is_held() {
@@ -125,8 +129,9 @@ impl LockGuard {
         self.hold().deadline().map(Moment::remaining)
     }
 
-    /// Returns the moment at which the holder gives up if no renewal succeeds any more. Of a lost
-    /// lock, the last one that was known; `None` if it has no end, as on backends without leases.
+    /// Returns the moment at which the holder stops treating the lock as held if no renewal
+    /// succeeds any more. Of a lost lock, the last one that was known; `None` if it has no end, as
+    /// on backends without leases.
     ///
     /// An acknowledged renewal moves it later. It moves earlier only where the lease lives in a
     /// session with the server, and the server grants that session less than before.
@@ -137,12 +142,13 @@ impl LockGuard {
 
     /// Waits until the lock is lost: at the latest at the deadline, earlier on evidence.
     ///
-    /// After the deadline the lock stays shut for the backend's [`margin`](crate::Capabilities::margin) and
-    /// one per cent of the lease, as long as the guard is there. A task that is polled within that time
-    /// learns of the loss before another client holds the lock. Drop the guard to let it go earlier.
+    /// After the deadline the lock stays shut for the backend's
+    /// [`margin`](crate::Capabilities::margin) and one per cent of the lease, as long as the guard
+    /// is there. A task that is polled within that time learns of the loss before another client
+    /// holds the lock. Drop the guard to let it go earlier.
     ///
-    /// After the machine was suspended, the timer behind this may be late by the time until the next
-    /// renewal; [`is_held`](Self::is_held) is right at once.
+    /// After the machine was suspended, the timer behind this may be late by the time until the
+    /// next renewal; [`is_held`](Self::is_held) is right at once.
     ///
     /// # Cancel safety
     ///
@@ -151,7 +157,7 @@ impl LockGuard {
         self.hold().lost().await
     }
 
-    /// A signal of its own for tasks that do not have the guard. It does not keep the lock.
+    /// Returns a signal for tasks that do not have the guard. It does not keep the lock.
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         LossSignal(Arc::clone(self.hold()))
@@ -182,15 +188,15 @@ impl LockGuard {
 
     /// Asks the backend whether the lock is still ours. It is a renewal that can be waited for.
     ///
-    /// After `Ok` a tenth of the ttl is left, or 100 ms if that is less, unless the longest hold that the
-    /// policy allows ends before. The lease counts from before the request was sent, and may be shorter
-    /// than the ttl: if an answer leaves less, the backend is asked once more.
+    /// After `Ok` a tenth of the ttl is left, or 100 ms if that is less, unless the longest hold
+    /// that the policy allows ends before. The lease counts from before the request was sent, and
+    /// may be shorter than the ttl: if an answer leaves less, the backend is asked once more.
     /// [`valid_for`](Self::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not say, or too late: the lock
-    /// is then still held until its deadline.
+    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not answer in time: the
+    /// lock is then still held until its deadline.
     ///
     /// # Cancel safety
     ///
@@ -199,17 +205,17 @@ impl LockGuard {
         self.renew(self.hold().ttl, "verify").await
     }
 
-    /// Asks for a lease of `ttl` from now, once. Later renewals ask for the original ttl again, and never
-    /// shorten what was acknowledged here.
+    /// Asks for a lease of `ttl` from now, once. Later renewals ask for the original ttl again, and
+    /// never shorten what was acknowledged here.
     ///
-    /// A backend whose leases are shorter than `ttl` acknowledges a shorter one. It is renewed until `ttl`
-    /// is over, unless the policy's probe returns `false`. `Ok` promises the same as
+    /// A backend whose leases are shorter than `ttl` acknowledges a shorter one. It is renewed
+    /// until `ttl` is over, unless the policy's probe returns `false`. `Ok` promises the same as
     /// [`verify`](Self::verify) does, for this `ttl`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `ttl` is out of the backend's range; [`ErrorKind::Lost`] if the lock
-    /// is not ours any more; any other kind if the backend did not say.
+    /// [`ErrorKind::Invalid`] if `ttl` is out of the backend's range; [`ErrorKind::Lost`] if the
+    /// lock is not ours any more; any other kind if the backend did not say.
     ///
     /// # Cancel safety
     ///
@@ -223,23 +229,25 @@ impl LockGuard {
         self.renew(ttl, "extend").await
     }
 
-    /// Releases the lock and waits for the answer, at most three times the locker's timeout (a renewal
-    /// that is under way ends first), plus what is left of a minimum hold that the backend cannot keep
-    /// by itself.
+    /// Releases the lock and waits for the answer, at most three times the locker's timeout (a
+    /// renewal that is under way ends first), plus what is left of a minimum hold that the backend
+    /// cannot keep by itself.
     ///
     /// `Ok` exactly if the backend confirmed that this guard held the lock until now; or, with
-    /// [local hand-overs](crate::LockerBuilder::local_handovers), if it was left to the next waiter of this process
-    /// before its deadline. The backend is not asked then: what nobody knows yet, its successor is told. If that one has
-    /// gone by then, or could not be sure of the lock, it goes back in the background, and a lock that turns out to have
-    /// been lost is a warning in the log. Call [`close`](crate::Locker::close) before the process or its runtimes end: a
-    /// release that is not sent by then leaves the lock shut until its lease is over. Before this returns, the caller's task
-    /// yields once, so that its successor need not wait for what it does next.
+    /// [local hand-overs](crate::LockerBuilder::local_handovers), if it was left to the next waiter
+    /// of this process before its deadline. No request is sent then: a loss that is not known yet
+    /// is reported to its successor. If that one has gone by then, or cannot be sure of the lock,
+    /// it is released in the background, and a lock that turns out to have been lost is a warning
+    /// in the log. Call [`close`](crate::Locker::close) before the process or its runtimes end: a
+    /// release that is not sent by then leaves the lock shut until its lease is over. Before this
+    /// returns, the caller's task yields once, so that its successor does not wait for the rest of
+    /// the caller's work.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Lost`]: it was lost before.
     /// * [`ErrorKind::NotHeld`]: the backend says that it was not ours any more.
-    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
+    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, so the cause is unknown.
     /// * Any other kind: it is not known to be gone. The release goes on in the background, and
     ///   [`free_within`](Error::free_within) bounds how long the lock can stay.
     ///
@@ -250,12 +258,12 @@ impl LockGuard {
         let Some(hold) = self.hold.take() else {
             return Ok(());
         };
-        hold.guard_is_gone();
+        hold.guard_dropped();
         if hold.loss().is_some() {
             return Err(hold.loss_error("release"));
         }
-        if Bequest::leave(&hold) {
-            // Who waits goes first: whatever our caller does next is nothing that the heir has to wait for.
+        if Handover::offer(&hold) {
+            // The successor runs first: it does not wait for the rest of the caller's work.
             tokio::task::yield_now().await;
             return Ok(());
         }
@@ -263,45 +271,44 @@ impl LockGuard {
         let (tasks, runtime) = hold.engine.background();
         // Renewed until then, so its end is not left to a caller that may hang.
         let is_kept_here = hold.kept_here_until().is_some();
-        let parting = Parting::begin(&hold);
-        let parting = async move {
-            let Some(mut leaving) = parting.leave().await else {
+        let ending = ReleaseOnDrop::begin(&hold);
+        let ending = async move {
+            let Some(mut release) = ending.ended().await else {
                 return Err(hold.loss_error("release"));
             };
-            match leaving.insist().await {
-                Ok(Farewell::Released) => Ok(()),
-                Ok(Farewell::NotHeld) => Err(Error::new(
+            match release.release_with_timeout().await {
+                Ok(ReleaseOutcome::Released) => Ok(()),
+                Ok(ReleaseOutcome::NotHeld) => Err(Error::new(
                     ErrorKind::NotHeld,
                     "the backend says that it was not held by us any more",
                 )),
-                Ok(Farewell::Gone) => Err(gone()),
+                Ok(ReleaseOutcome::Gone) => Err(gone()),
                 Err(fault) => {
-                    let bound = leaving.free_within(&fault);
-                    hold.engine.spawn(leaving.persist());
-                    Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
+                    let bound = release.free_within(&fault);
+                    hold.engine.spawn(release.release_until_expiry());
+                    Err(Error::from_fault(fault).applied(Effect::Unknown).with_free_within(bound))
                 }
             }
         };
         let parted = match is_kept_here {
-            true => tasks.spawn_on(parting, &runtime).await.map_err(|_| Interrupted),
-            false => Carried::new(parting, None, tasks, runtime).await,
+            true => tasks.spawn_on(ending, &runtime).await.map_err(|_| Interrupted),
+            false => FinishOnDrop::new(ending, None, tasks, runtime).await,
         };
         parted
-            .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
+            .unwrap_or_else(|interrupted| Err(Error::from(interrupted)))
             .inspect(|()| {
                 tracing::debug!(
                     lock.name = %explained.name,
                     lock.backend = explained.engine.caps.backend,
-                    lock.owner = %explained.tenure.owner.short(),
+                    lock.owner = %explained.holder.owner.short(),
                     "released"
                 );
             })
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
     }
 
-    /// Stops renewing and leaves the lock to whoever gets the returned [`Detached`], until its lease
-    /// ends. Needs a lock that was asked for with
-    /// [`detachable`](crate::Lock::detachable).
+    /// Stops renewing, and leaves the lock to the holder of the returned [`Detached`], until its
+    /// lease ends. Needs a lock that was asked for with [`detachable`](crate::Lock::detachable).
     ///
     /// # Errors
     ///
@@ -313,10 +320,10 @@ impl LockGuard {
     /// Dropping the future releases the lock, as dropping the guard does.
     pub async fn detach(mut self) -> Result<Detached, Error> {
         let hold = Arc::clone(self.hold());
-        let Some(mut wire) = self.wire().await else {
+        let Some(mut claim_state) = self.claim_state().await else {
             return Err(hold.loss_error("detach"));
         };
-        if wire.claim.hold != HoldKind::Detached {
+        if claim_state.claim.hold != HoldKind::Detached {
             let error =
                 Error::new(ErrorKind::Unsupported, "it was not asked for as a detachable lock");
             return Err(hold.engine.explain(error, "detach", Some(&hold.name)));
@@ -325,35 +332,35 @@ impl LockGuard {
             return Err(hold.loss_error("detach"));
         }
         self.hold = None;
-        hold.leave_line();
-        wire.claim.ticket = None;
+        hold.leave_queue();
+        claim_state.claim.ticket = None;
         Ok(Detached {
             name: hold.name.clone(),
-            owner: hold.tenure.owner,
+            owner: hold.holder.owner,
             token: hold.token,
             ttl: hold.ttl,
         })
     }
 
-    /// Returns what the backend keeps with this grant, for functions of a backend's own crate. `None` if
-    /// that is nothing, or the lock is lost.
+    /// Returns the ticket of this grant, for functions of a backend's own crate. `None` if there is
+    /// none, or the lock is lost.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
     pub async fn ticket(&self) -> Option<Ticket> {
-        self.wire().await?.claim.ticket.clone()
+        self.claim_state().await?.claim.ticket.clone()
     }
 
-    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release has the
-    /// wire then, and is repeated for as long as the lease lasts. Within the executor, whose tasks wake
-    /// this one.
-    async fn wire(&self) -> Option<OwnedMutexGuard<Wire>> {
+    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release is
+    /// under way then, and is repeated for as long as the lease lasts. Within the executor, whose
+    /// tasks wake this one.
+    async fn claim_state(&self) -> Option<OwnedMutexGuard<ClaimState>> {
         let hold = self.hold();
         if hold.loss().is_some() {
             return None;
         }
-        Some(hold.engine.executor().within(Arc::clone(&hold.wire).lock_owned()).await)
+        Some(hold.engine.executor().within(Arc::clone(&hold.claim_state).lock_owned()).await)
     }
 
     async fn renew(&self, ttl: Duration, doing: &'static str) -> Result<(), Error> {
@@ -361,13 +368,14 @@ impl LockGuard {
         if hold.loss().is_some() {
             return Err(hold.loss_error(doing));
         }
-        // In a task of its own: a caller that polls it and hangs would stop all renewals of the lock.
+        // In a task of its own: a caller that polls it and hangs would stop all renewals of the
+        // lock.
         let (tasks, runtime) = hold.engine.background();
         let explained = Arc::clone(&hold);
         let (_caller, gone) = oneshot::channel();
         let renewing = tasks.spawn_on(renew_now(hold, ttl, doing, gone), &runtime);
         renewing.await.unwrap_or_else(|_| {
-            let error = Error::interrupted(Interrupted);
+            let error = Error::from(Interrupted);
             Err(explained.engine.explain(error, doing, Some(&explained.name)))
         })
     }
@@ -384,16 +392,16 @@ async fn renew_now(
     gone: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let engine = Arc::clone(&hold.engine);
-    let wire = tokio::select! {
+    let claim_state = tokio::select! {
         biased;
         // Nothing was sent: nothing has to come to its end.
         _ = gone => return Ok(()),
-        wire = Arc::clone(&hold.wire).lock_owned() => wire,
+        claim_state = Arc::clone(&hold.claim_state).lock_owned() => claim_state,
     };
-    let mut wires = [OnWire::new(Arc::clone(&hold), wire)];
+    let mut claim_states = [RenewingClaim::new(Arc::clone(&hold), claim_state)];
     // An answer that leaves too little of the lease is asked for once more.
-    let is_enough =
-        ask(&hold, &mut wires, ttl, doing).await? || ask(&hold, &mut wires, ttl, doing).await?;
+    let is_enough = ask(&hold, &mut claim_states, ttl, doing).await?
+        || ask(&hold, &mut claim_states, ttl, doing).await?;
     match is_enough {
         true => Ok(()),
         false => Err(engine.explain(too_slow(), doing, Some(&hold.name))),
@@ -403,7 +411,7 @@ async fn renew_now(
 /// Renews once. Returns whether the answer leaves enough of the lease.
 async fn ask(
     hold: &Arc<Hold>,
-    wires: &mut [OnWire; 1],
+    claim_states: &mut [RenewingClaim; 1],
     ttl: Duration,
     doing: &'static str,
 ) -> Result<bool, Error> {
@@ -415,12 +423,12 @@ async fn ask(
         biased;
         // Lost meanwhile, perhaps with its runtime: no answer counts any more.
         _ = hold.ended.wait() => Vec::new(),
-        answers = wheel::renew(engine, wires, Some(ttl), engine.settings.timeout) => answers,
+        answers = renewer::renew(engine, claim_states, Some(ttl), engine.settings.timeout) => answers,
     };
     let Some(answer) = answers.into_iter().next() else {
         return Err(hold.loss_error(doing));
     };
-    let renewed = hold.renewed(&mut wires[0].claim, Some(ttl), answer);
+    let renewed = hold.renewed(&mut claim_states[0].claim, Some(ttl), answer);
     renewed.map_err(|fault| match fault {
         Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
         None => hold.loss_error(doing),
@@ -428,7 +436,7 @@ async fn ask(
     Ok(Hold::leaves_enough(engine, &hold.acknowledged(), ttl))
 }
 
-/// After a release whose answer was lost.
+/// Creates the error of a release whose answer was lost.
 pub(crate) fn gone() -> Error {
     let message = "it is gone, but an answer was lost, so whether this call released it is unknown";
     Error::new(ErrorKind::Gone, message).applied(Effect::Unknown)
@@ -438,26 +446,26 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
         if hold.engine.executor().is_gone() {
-            // The parent's. Nor is what it consists of dropped here.
+            // The parent's: neither the hold nor its parts are dropped here.
             return std::mem::forget(hold);
         }
-        // In a thread that ends, what tokio's clock may ask has gone.
+        // In a thread that ends, the thread-locals of tokio's clock are gone.
         match Handle::try_current() {
             Err(error) if error.is_thread_local_destroyed() => {
                 let engine = Arc::clone(&hold.engine);
-                engine.spawn(async move { let_go(&hold) });
+                engine.spawn(async move { release_or_hand_over(&hold) });
             }
-            _ => let_go(&hold),
+            _ => release_or_hand_over(&hold),
         }
     }
 }
 
 /// Releases the lock in the background, or leaves it to the next waiter.
-fn let_go(hold: &Arc<Hold>) {
-    hold.guard_is_gone();
-    // A lost lock is let go by whoever noticed the loss.
-    if hold.loss().is_none() && !Bequest::leave(hold) {
-        hold.part();
+fn release_or_hand_over(hold: &Arc<Hold>) {
+    hold.guard_dropped();
+    // The loss of a lost lock has released it.
+    if hold.loss().is_none() && !Handover::offer(hold) {
+        hold.release_in_background();
     }
 }
 
@@ -468,12 +476,12 @@ impl fmt::Debug for LockGuard {
 }
 
 /// Tells when a lock is not held any more. Outlives the guard, does not keep the lock, and resolves
-/// with [`Loss::Released`] when the guard lets go.
+/// with [`Loss::Released`] when the guard releases the lock.
 #[derive(Clone)]
 pub struct LossSignal(Arc<Hold>);
 
 impl LossSignal {
-    /// Why the lock is not held any more; `None` while it is.
+    /// Returns why the lock is not held any more; `None` while it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.0.loss()
@@ -501,9 +509,10 @@ impl fmt::Debug for LossSignal {
     }
 }
 
-/// A lock that is held by nobody's guard: whoever has this can
+/// A lock that is held without a guard. With this value, a process can
 /// [`adopt`](crate::Locker::adopt) it, in this process or another, or
-/// [renew](crate::Locker::renew_detached) and [release](crate::Locker::release_detached) it as it is.
+/// [renew](crate::Locker::renew_detached) and [release](crate::Locker::release_detached) it as it
+/// is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -519,7 +528,7 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Put together from what another process was told.
+    /// Creates it from the values that another process passed on.
     #[must_use]
     pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
         Self { name, owner, token: None, ttl }
@@ -592,7 +601,7 @@ mod tests {
         let guard = lock.renewal(crate::RenewalPolicy::off()).acquire().await.unwrap();
         crate::clock::sleep(Duration::from_secs(20)).await;
         let (verified, ()) = tokio::join!(guard.verify(), async {
-            // The renewal is applied, for thirty seconds more; but nobody knows in time.
+            // The renewal is applied, for thirty seconds more; but its answer comes too late.
             crate::clock::pretend_suspended(Duration::from_secs(15));
         });
         assert_eq!(verified.unwrap_err().kind(), ErrorKind::Lost);

@@ -54,43 +54,38 @@
 //! hex digits. No span or event contains an owner id or credentials.
 
 pub mod backend;
-mod bequest;
-mod capabilities;
-mod carry;
 pub mod clock;
 pub mod dial;
+mod encoding;
 mod engine;
 mod entropy;
 mod error;
 mod executor;
-pub mod faults;
 mod guard;
-mod hold;
-mod keeper;
-pub mod layer;
-mod line;
 mod locker;
-mod memory;
+mod loss;
 mod name;
-mod notice;
 mod owner;
+mod policy;
 mod runtime_probe;
+mod testing;
 mod token;
 pub mod url;
-mod wheel;
 mod work;
 
-pub use backend::{Backend, Effect};
-pub use capabilities::{
-    Capabilities, Durability, Fencing, Order, Reach, Requirements, Support, Takeover, Wakeup,
+pub use backend::{
+    Backend, Capabilities, Durability, Effect, Fencing, Order, Reach, Requirements, Support,
+    Takeover, Wakeup,
 };
+pub use encoding::{ENCODING_VERSION, Encoding};
 pub use error::{Error, ErrorKind};
 pub use executor::Executor;
 pub use guard::{Detached, LockGuard, LossSignal};
-pub use hold::{Loss, RenewalPolicy};
 pub use locker::{Lock, Locker, LockerBuilder};
-pub use memory::Memory;
-pub use name::{ENCODING_VERSION, Encoding, LockName};
+pub use loss::Loss;
+pub use name::LockName;
 pub use owner::{Label, OwnerId};
+pub use policy::RenewalPolicy;
+pub use testing::{Memory, faults, layer};
 pub use token::{FenceGate, FencingToken};
 pub use work::RunError;

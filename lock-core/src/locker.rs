@@ -1,4 +1,4 @@
-//! Where locks come from: [`Locker`] and [`Lock`].
+//! The source of locks: [`Locker`] and [`Lock`].
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,27 +12,31 @@ use crate::backend::{
     Backend, Claim, Effect, Fault, Grant, HoldKind, Identity, Listed, LockState, OnContention,
     Renewal,
 };
-use crate::capabilities::{Capabilities, Requirements, Support};
-use crate::carry::Carried;
+use crate::backend::{Capabilities, Requirements, Support};
 use crate::clock::{Moment, sleep, sleep_until};
-use crate::engine::{Engine, Settings};
+use crate::engine::acquire::Acquisition;
+use crate::engine::finish_on_drop::FinishOnDrop;
+use crate::engine::hold::{ClaimState, Engine, Hold, HolderInfo, too_slow};
+use crate::engine::release::{PendingRelease, ReleaseOutcome};
+use crate::engine::renewer;
+use crate::engine::shared::Settings;
+use crate::engine::wait_progress::WaitProgress;
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
 use crate::guard::{Detached, LockGuard, gone};
-use crate::hold::{Hold, RenewalPolicy, Tenure, Terms, Wire};
-use crate::keeper::{Caller, Farewell, Leaving, Seeker, too_slow};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
+use crate::policy::{HoldPolicy, RenewalPolicy};
 use crate::token::FencingToken;
-use crate::wheel;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Gives out locks on one backend. Cloning is cheap; clones share everything.
 ///
-/// Waiters of one locker are served first come, first served. Its methods can be awaited on any runtime.
-/// Renewals, notices of losses and releases in the background run on an [`Executor`], a thread of the
-/// backend's own: they go on when the runtime that won a lock is idle, blocked or gone.
+/// Waiters of one locker are served first come, first served. Its methods can be awaited on any
+/// runtime. Renewals, notifications of losses and background releases run on an [`Executor`], a
+/// thread of the backend's own: they go on when the runtime that won a lock is idle, blocked or
+/// gone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -57,7 +61,7 @@ pub struct LockerBuilder {
 }
 
 impl Locker {
-    /// A locker with the default settings.
+    /// Creates a locker with the default settings.
     #[must_use]
     pub fn new(backend: impl Backend) -> Self {
         Self::builder(backend).build()
@@ -69,7 +73,7 @@ impl Locker {
         Self::builder_from(Arc::new(backend))
     }
 
-    /// Like [`builder`](Self::builder), for a backend that is shared already.
+    /// Starts as [`builder`](Self::builder) does, from a backend that is shared already.
     #[must_use]
     pub fn builder_from(backend: Arc<dyn Backend>) -> LockerBuilder {
         LockerBuilder {
@@ -87,7 +91,8 @@ impl Locker {
         }
     }
 
-    /// What the backend declares, as far as [the settings](LockerBuilder::local_handovers) leave it.
+    /// Returns the capabilities of the backend, as far as [the
+    /// settings](LockerBuilder::local_handovers) leave them.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.engine.caps
@@ -100,8 +105,8 @@ impl Locker {
         self.engine.ttl_range()
     }
 
-    /// This locker, if its backend declares at least `requirements`: so that a wrong backend fails
-    /// at start-up and not at night.
+    /// Returns this locker, if its backend declares at least `requirements`: so that a wrong
+    /// backend fails at start-up and not at night.
     ///
     /// # Errors
     ///
@@ -111,7 +116,7 @@ impl Locker {
         Ok(self.clone())
     }
 
-    /// A lock by name. Nothing is sent.
+    /// Creates a lock by name. Nothing is sent.
     ///
     /// # Errors
     ///
@@ -127,13 +132,14 @@ impl Locker {
             engine: Arc::clone(&self.engine),
             name: name.try_into().map_err(Error::from)?,
             ttl: settings.default_ttl.unwrap_or_else(usual),
-            terms: Arc::clone(&self.engine.usual_terms),
+            policy: Arc::clone(&self.engine.default_policy),
             hold: HoldKind::Guarded,
         })
     }
 
     /// Takes over a lock that was [detached](LockGuard::detach), by renewing it. It is renewed from
-    /// then on as locks are by default; a renewal policy or minimum hold of before is not known here.
+    /// then on as locks are by default; a renewal policy or minimum hold of before is not known
+    /// here.
     ///
     /// One adopter at a time: two of them would hold the same lock as the same owner.
     ///
@@ -151,25 +157,25 @@ impl Locker {
     pub async fn adopt(&self, detached: Detached) -> Result<LockGuard, Error> {
         let name = detached.name.clone();
         self.engine
-            .within(self.take_over(detached))
+            .within(self.adopt_detached(detached))
             .await
             .map_err(|error| self.engine.explain(error, "adopt", Some(&name)))
     }
 
-    async fn take_over(&self, detached: Detached) -> Result<LockGuard, Error> {
+    async fn adopt_detached(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
         let (claim, grant) = self.confirm(&detached).await?;
-        let wire = Wire::new(claim, true);
-        let terms = Arc::clone(&engine.usual_terms);
-        let tenure = Tenure::first(detached.owner);
-        let hold = Hold::new(Arc::clone(engine), terms, wire, None, &grant, tenure);
+        let claim_state = ClaimState::new(claim, true);
+        let policy = Arc::clone(&engine.default_policy);
+        let holder = HolderInfo::first(detached.owner);
+        let hold = Hold::new(Arc::clone(engine), policy, claim_state, None, &grant, holder);
         Ok(LockGuard::new(hold))
     }
 
-    /// Renews a [detached](LockGuard::detach) lock once, and leaves it detached: for whoever keeps it
-    /// from one short-lived process to the next. Tells how long it is held from now on if nothing more
-    /// is done, with the same margin as [`valid_for`](LockGuard::valid_for): the lease lasts at least
-    /// [`Detached::ttl`], and is never shortened.
+    /// Renews a [detached](LockGuard::detach) lock once, and leaves it detached: for a lock that is
+    /// passed from one short-lived process to the next. Returns how long it is held from now on if
+    /// nothing more is done, with the same margin as [`valid_for`](LockGuard::valid_for): the lease
+    /// lasts at least [`Detached::ttl`], and is never shortened.
     ///
     /// # Errors
     ///
@@ -194,7 +200,7 @@ impl Locker {
     }
 
     /// Releases a [detached](LockGuard::detach) lock, and waits for the answer for at most the
-    /// locker's timeout. It is not renewed before: what fails keeps nobody out for longer.
+    /// locker's timeout. It is not renewed before, so a failure excludes other clients no longer.
     ///
     /// `Ok` exactly if the backend confirmed that the owner held the lock until now. A minimum hold
     /// there is not: a detachable lock has none.
@@ -202,28 +208,28 @@ impl Locker {
     /// # Errors
     ///
     /// * [`ErrorKind::NotHeld`]: the backend does not know the owner as the holder any more.
-    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
+    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, so the cause is unknown.
     /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
-    /// * Any other kind: it is not known to be gone. It ends with its lease; the same call again does
-    ///   no harm to whoever comes after.
+    /// * Any other kind: it is not known to be gone. It ends with its lease; the same call again
+    ///   does no harm to a later holder.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves open whether the lock was released.
     pub async fn release_detached(&self, detached: &Detached) -> Result<(), Error> {
         self.engine
-            .within(self.let_go(detached))
+            .within(self.release_claim(detached))
             .await
             .map_err(|error| self.engine.explain(error, "release", Some(&detached.name)))
     }
 
-    async fn let_go(&self, detached: &Detached) -> Result<(), Error> {
+    async fn release_claim(&self, detached: &Detached) -> Result<(), Error> {
         let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
-        match Leaving::of_detached(engine, claim_of(detached)).insist().await {
-            Ok(Farewell::Released) => Ok(()),
-            Ok(Farewell::NotHeld) => Err(not_held()),
-            Ok(Farewell::Gone) => Err(gone()),
+        match PendingRelease::of_detached(engine, claim_of(detached)).release_with_timeout().await {
+            Ok(ReleaseOutcome::Released) => Ok(()),
+            Ok(ReleaseOutcome::NotHeld) => Err(not_held()),
+            Ok(ReleaseOutcome::Gone) => Err(gone()),
             Err(fault) => Err(Error::from_fault(fault).applied(Effect::Unknown)),
         }
     }
@@ -234,16 +240,16 @@ impl Locker {
         self.demand(engine.caps.detached, "detached holds")?;
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
-        // What its attempts left on the way is not known here.
-        let mut wire = Wire::new(claim_of(detached), true);
-        let wires = &mut [&mut wire];
-        let answer = wheel::renew(engine, wires, None, engine.settings.timeout).await.pop();
+        // Whether attempts of it are under way is not known here.
+        let mut claim_state = ClaimState::new(claim_of(detached), true);
+        let claim_states = &mut [&mut claim_state];
+        let answer =
+            renewer::renew(engine, claim_states, None, engine.settings.timeout).await.pop();
         let mut grant = match answer {
-            // A later grant of the same owner is what an attempt of it has taken that was late. It keeps the
-            // lock shut for nobody.
+            // A later grant of the same owner is that of a late attempt. No holder uses it.
             Some(Ok(Renewal::Held(grant))) if is_later(grant.token, detached.token) => {
-                let leaving = Leaving::of_detached(engine, claim_of(detached));
-                engine.spawn(leaving.persist());
+                let release = PendingRelease::of_detached(engine, claim_of(detached));
+                engine.spawn(release.release_until_expiry());
                 return Err(not_held());
             }
             Some(Ok(Renewal::Held(grant))) => grant,
@@ -263,11 +269,11 @@ impl Locker {
                 "the fencing token is lower than one seen before; did the backend lose its data?";
             return Err(Error::new(ErrorKind::FenceRegressed, message));
         }
-        wire.claim.ticket.clone_from(&grant.ticket);
-        Ok((wire.claim, grant))
+        claim_state.claim.ticket.clone_from(&grant.ticket);
+        Ok((claim_state.claim, grant))
     }
 
-    /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.
+    /// Returns the holder of a lock and the number of waiters. Takes no lock and affects no client.
     ///
     /// # Errors
     ///
@@ -310,17 +316,19 @@ impl Locker {
         self.ask(verb).await.map_err(explain)
     }
 
-    /// Ends the hold of `expected` by force, and of nobody else: a holder that came after the one
-    /// inspected is left alone. The holder is told at its next renewal. True if this call ended it.
+    /// Ends the hold of `expected` by force, and of no other owner: a holder that came after the
+    /// one inspected is left alone. The holder is notified at its next renewal. Returns true if
+    /// this call ended it.
     ///
-    /// If the lock was [handed over](LockerBuilder::local_handovers) in this locker, `expected` may be the owner of its
-    /// guard as well as the one that the backend knows.
+    /// If the lock was [handed over](LockerBuilder::local_handovers) in this locker, `expected` may
+    /// be the owner of its guard as well as the one that the backend knows.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent. After one whose
-    /// [`effect`](Error::effect) is unknown the hold may have ended: no answer came, or of several servers some have ended it,
-    /// or may have, and most did not know it. Look with [`inspect`](Self::inspect) who holds the lock now.
+    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent. After
+    /// one whose [`effect`](Error::effect) is unknown the hold may have ended: no answer came, or
+    /// of several servers some have ended it, or may have, and most did not know it.
+    /// [`inspect`](Self::inspect) shows the current holder.
     ///
     /// # Cancel safety
     ///
@@ -334,20 +342,21 @@ impl Locker {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
         let verb = async {
-            let Some(heir) = self.engine.wheel.heir(name, expected) else {
+            let Some(successor) = renewer::successor(&self.engine, name, expected) else {
                 return self.engine.backend.break_lock(name, expected).await;
             };
-            // While this is under way, the lock is not left to the next one.
-            let wire = heir.wire.lock().await;
-            match heir.ended.get() {
-                None => self.engine.backend.break_lock(name, &wire.claim.owner).await,
+            // While this is under way, the lock is not handed over.
+            let claim_state = successor.claim_state.lock().await;
+            match successor.ended.get() {
+                None => self.engine.backend.break_lock(name, &claim_state.claim.owner).await,
                 Some(_) => Ok(false),
             }
         };
         self.ask(verb).await.map_err(explain)
     }
 
-    /// Which server this really is, and up since when; `None` if the backend cannot tell.
+    /// Returns which server this is, and for how long it has been up; `None` if the backend cannot
+    /// tell.
     ///
     /// # Errors
     ///
@@ -368,8 +377,8 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the process lives; what
-    /// they leave ends with its lease.
+    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the process lives; their
+    /// residue expires with its lease.
     ///
     /// # Cancel safety
     ///
@@ -382,7 +391,7 @@ impl Locker {
             engine.tasks.close();
             tokio::select! {
                 biased;
-                // Acquisitions as well: each is one of the tasks until what it leaves behind is another.
+                // Acquisitions as well: each is one of the tasks until its release is another.
                 () = engine.tasks.wait() => Ok(()),
                 () = sleep_until(Moment::now() + engine.settings.timeout) => {
                     let message = format!(
@@ -432,7 +441,7 @@ fn claim_of(detached: &Detached) -> Claim {
     claim
 }
 
-/// Two known tokens, the first one of a later grant.
+/// Returns true if both tokens are known and the first one is of a later grant.
 fn is_later(token: Option<FencingToken>, than: Option<FencingToken>) -> bool {
     than.is_some() && token > than
 }
@@ -442,91 +451,97 @@ fn not_held() -> Error {
 }
 
 impl LockerBuilder {
-    /// The backend that it is built on.
+    /// Returns the backend that it is built on.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
-    /// How long one call of the backend may take, whatever the peer does. Default: 5 s.
+    /// Sets how long one call of the backend may take, whether or not the server answers. Default:
+    /// 5 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
         self
     }
 
-    /// The lease that locks ask for unless told otherwise. Default: 30 s, or what the backend allows.
+    /// Sets the lease that locks ask for by default. Default: 30 s, within the backend's limits.
     #[must_use]
     pub fn default_ttl(mut self, ttl: Duration) -> Self {
         self.settings.default_ttl = Some(ttl);
         self
     }
 
-    /// The longest lease that may be asked for: a lock whose holder crashed stays shut that long.
-    /// Default: one day.
+    /// Sets the longest lease that may be asked for: a lock whose holder crashed stays shut that
+    /// long. Default: one day.
     #[must_use]
     pub fn max_ttl(mut self, ttl: Duration) -> Self {
         self.settings.max_ttl = ttl;
         self
     }
 
-    /// How long a waiter goes on waiting while the backend does not answer at all. Default: 5 min.
+    /// Sets how long a waiter goes on waiting while the backend does not answer at all. Default: 5
+    /// min.
     #[must_use]
     pub fn outage_timeout(mut self, outage_timeout: Duration) -> Self {
         self.settings.outage_timeout = outage_timeout;
         self
     }
 
-    /// How many acquisitions may be under way at once, at most 2²⁴. Default: 100 000.
+    /// Sets how many acquisitions may be under way at once, at most 2²⁴. Default: 100 000.
     #[must_use]
     pub fn max_pending(mut self, limit: usize) -> Self {
         self.settings.max_pending = limit.min(1 << 24);
         self
     }
 
-    /// Where renewals, notices of losses and releases in the background run. Default: on the backend's
-    /// [executor](Backend::executor), or on a thread that is started with the first lock; and in a
-    /// runtime whose clock is paused, on that one. A test may give its own runtime here.
+    /// Sets where renewals, notifications of losses and background releases run. Default: on the
+    /// backend's [executor](Backend::executor), or on a thread that is started with the first lock;
+    /// and in a runtime whose clock is paused, on that one. A test may give its own runtime here.
     #[must_use]
     pub fn executor(mut self, executor: Executor) -> Self {
         self.settings.executor = Some(executor);
         self
     }
 
-    /// What `inspect` shows of the holder. Default: nothing.
+    /// Sets the label that `inspect` shows of the holder. Default: none.
     #[must_use]
     pub fn label(mut self, label: Label) -> Self {
         self.settings.label = Some(label);
         self
     }
 
-    /// Hands a lock that is let go to the next waiter of this locker, without asking the backend, up to
-    /// `at_most` times in a row; then it is given back. Default: 0, not at all.
+    /// Hands a released lock to the next waiter of this locker, without a request, up to `at_most`
+    /// times in a row; then it is released on the backend. Default: 0, not at all.
     ///
-    /// Where the backend keeps waiters [in order](crate::Order::Fifo), other processes have their turn then. Where it does
-    /// not, they may have it: the next waiter of this process asks for the lock like theirs, and at once.
+    /// Where the backend keeps waiters [in order](crate::Order::Fifo), other processes have their
+    /// turn then. Where it does not, they may have it: the next waiter of this process asks for the
+    /// lock like theirs, and at once.
     ///
-    /// A hand-over costs a few microseconds and no request, so many waiters of one process cost the backend
-    /// little more than one. It keeps all promises but one: waiters of other processes, who may have come
-    /// before, wait for up to `at_most` holds more. So the [order](Capabilities::order) is
-    /// [`PerProcess`](crate::Order::PerProcess) then, whatever the backend declares, and only one waiter of
-    /// this locker at a time stands in its line.
+    /// A hand-over costs a few microseconds and no request, so many waiters of one process cost the
+    /// backend little more than one. It keeps all promises but one: waiters of other processes,
+    /// which may have come before, wait for up to `at_most` holds more. So the
+    /// [order](Capabilities::order) is [`PerProcess`](crate::Order::PerProcess) then, and only one
+    /// waiter of this locker at a time is in its queue.
     ///
-    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the backend knows the
-    /// first one only: [`inspect`](Locker::inspect) shows that one, and who [breaks](Locker::break_lock) its lock
-    /// ends the hold of whoever has it by then. A lock is given back if one of those who wait asks for another ttl or a
-    /// [detachable](Lock::detachable) lock, if it is one itself, if its lease is nearly over, if its last renewal was not
-    /// answered, and before the end of a [minimum hold](Lock::min_hold).
+    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the
+    /// backend knows the first one only: [`inspect`](Locker::inspect) shows that one, and
+    /// [`break_lock`](Locker::break_lock) with it ends the hold of the current holder. A lock is
+    /// released on the backend if one of the waiters asks for another ttl or a
+    /// [detachable](Lock::detachable) lock, or if it is one itself. The same holds if its lease is
+    /// nearly over, if its last renewal was not answered, and before the end of a [minimum
+    /// hold](Lock::min_hold).
     ///
-    /// Await [`close`](Locker::close) before the process ends, also after releases that were awaited: a lock that was left to
-    /// a waiter who is gone by then goes back in the background.
+    /// Await [`close`](Locker::close) before the process ends, also after releases that were
+    /// awaited: a lock that was handed to a waiter that is gone by then is released in the
+    /// background.
     #[must_use]
     pub fn local_handovers(mut self, at_most: u8) -> Self {
         self.settings.local_handovers = at_most;
         self
     }
 
-    /// The locker.
+    /// Builds the locker.
     #[must_use]
     pub fn build(self) -> Locker {
         Locker { engine: Arc::new(Engine::new(self.backend, self.settings)) }
@@ -543,45 +558,46 @@ pub struct Lock {
     engine: Arc<Engine>,
     name: LockName,
     ttl: Duration,
-    terms: Arc<Terms>,
+    policy: Arc<HoldPolicy>,
     hold: HoldKind,
 }
 
 impl Lock {
-    /// The lease: how long the lock stays shut after its holder crashed. It is renewed at each third.
-    /// Default: 30 s.
+    /// Sets the lease: how long the lock stays unavailable after its holder crashed. It is renewed
+    /// at each third. Default: 30 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Whether and how long the lock is renewed. Default: at each third of the lease, for ever.
+    /// Sets whether and how long the lock is renewed. Default: at each third of the lease, for
+    /// ever.
     pub fn renewal(mut self, policy: RenewalPolicy) -> Self {
-        Arc::make_mut(&mut self.terms).renewal = policy;
+        Arc::make_mut(&mut self.policy).renewal = policy;
         self
     }
 
-    /// Keeps others out for at least this long after the grant arrived, even if the lock is released
-    /// earlier: for jobs that must run once per period although the hosts' clocks differ.
+    /// Keeps others out for at least this long after the grant arrived, even if the lock is
+    /// released earlier: for jobs that must run once per period although the hosts' clocks differ.
     ///
     /// Where the backend declares [`minimum_hold`](Capabilities::minimum_hold), a release keeps the
-    /// lease until then, and up to one per cent longer, since the server's clock may run fast. Where it
-    /// does not, the release is held back until then, in this process. Neither survives a crash of the
-    /// holder for longer than its lease. An acquisition that is dropped keeps nobody out: without a
-    /// guard there is no minimum.
+    /// lease until then, and up to one per cent longer, since the server's clock may run fast.
+    /// Where it does not, the release is held back until then, in this process. Neither survives a
+    /// crash of the holder for longer than its lease. An acquisition that is dropped excludes no
+    /// client: without a guard there is no minimum.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
-        Arc::make_mut(&mut self.terms).min_hold = Some(min_hold);
+        Arc::make_mut(&mut self.policy).min_hold = Some(min_hold);
         self
     }
 
-    /// Makes the guard [detachable](LockGuard::detach). Not together with a minimum hold or a longest
-    /// hold, of which whoever adopts the lock would know nothing.
+    /// Makes the guard [detachable](LockGuard::detach). Not together with a minimum hold or a
+    /// longest hold, which the adopting process would not know.
     pub fn detachable(mut self) -> Self {
         self.hold = HoldKind::Detached;
         self
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
@@ -589,26 +605,26 @@ impl Lock {
 
     /// Waits for the lock, as long as it takes.
     ///
-    /// If the backend does not answer the first attempt, that is an error at once. Who waits already
-    /// goes on waiting through an outage, up to the locker's
+    /// If the backend does not answer the first attempt, that is an error at once. A waiter goes on
+    /// waiting through an outage, up to the locker's
     /// [outage_timeout](LockerBuilder::outage_timeout).
     ///
-    /// A tenth of the ttl is left when this returns a guard, or 100 ms if that is less. The lease counts
-    /// from before the attempt was sent: if a slow answer leaves less, the backend is asked once more.
-    /// After that, the claim is released and made anew. [`valid_for`](LockGuard::valid_for) tells how much is left.
+    /// A tenth of the ttl is left when this returns a guard, or 100 ms if that is less. The lease
+    /// counts from before the attempt was sent: if a slow answer leaves less, the backend is asked
+    /// once more. After that, the claim is released and made anew.
+    /// [`valid_for`](LockGuard::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]. What a failed acquisition may have left on the backend is cleaned up in
-    /// the background.
+    /// See [`ErrorKind`]. The residue of a failed acquisition is cleaned up in the background.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses the place in line. A request on the wire is not cut: its outcome is
-    /// awaited in the background and undone. Do not keep the future without polling it: it keeps its
-    /// place meanwhile, and those behind it wait.
+    /// Dropping the future loses the position in the queue. A request on the wire is not cut: its
+    /// outcome is awaited in the background and undone. Do not keep the future without polling it:
+    /// it keeps its position meanwhile, and the waiters behind it wait.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
-        match self.seek(Waits::ForEver).await? {
+        match self.acquire_for(Waits::ForEver).await? {
             Some(guard) => Ok(guard),
             None => {
                 Err(self
@@ -617,8 +633,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free; `None` if somebody else has it. Takes no place in line. As much of
-    /// the lease is left as by [`acquire`](Self::acquire), or it is an error.
+    /// Takes the lock if it is free; `None` if another claim holds it. Never queues. As much of the
+    /// lease is left as by [`acquire`](Self::acquire), or it is an error.
     ///
     /// # Errors
     ///
@@ -628,29 +644,29 @@ impl Lock {
     ///
     /// A request on the wire is not cut: its outcome is awaited in the background and undone.
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        self.seek(Waits::Not).await
+        self.acquire_for(Waits::Not).await
     }
 
-    /// Waits for the lock for at most `wait`; `None` if somebody else had it all the time.
+    /// Waits for the lock for at most `wait`; `None` if other claims held it all the time.
     ///
-    /// Returns within `wait`, or within the locker's timeout from the first attempt if the backend does
-    /// not answer that one before. Behind a neighbour in this process, the first attempt is the
-    /// neighbour's. A `wait` of zero is [`try_acquire`](Self::try_acquire).
+    /// Returns within `wait`, or within the locker's timeout from the first attempt if the backend
+    /// does not answer that one before. Behind another waiter of this process, the first attempt is
+    /// that waiter's. A `wait` of zero is [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, or has been silent for
-    /// half a timeout by then, that is the error: a failure is never reported as `None`.
+    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, or has been silent
+    /// for half a timeout by then, that is the error: a failure is never reported as `None`.
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        self.seek(if wait.is_zero() { Waits::Not } else { Waits::For(wait) }).await
+        self.acquire_for(if wait.is_zero() { Waits::Not } else { Waits::For(wait) }).await
     }
 
-    async fn seek(&self, waits: Waits) -> Result<Option<LockGuard>, Error> {
-        let caller = Arc::new(Caller::default());
+    async fn acquire_for(&self, waits: Waits) -> Result<Option<LockGuard>, Error> {
+        let progress = Arc::new(WaitProgress::default());
         let claim = self.claim(&waits);
         let span = tracing::debug_span!(
             "acquire",
@@ -660,19 +676,19 @@ impl Lock {
             lock.token = tracing::field::Empty,
             lock.outcome = tracing::field::Empty,
         );
-        let mut seeking = self.carry(claim, &waits, &caller)?;
-        let interrupted = |interrupted| Err(Error::interrupted(interrupted));
+        let mut acquiring = self.start(claim, &waits, &progress)?;
+        let interrupted = |interrupted| Err(Error::from(interrupted));
         let result = async {
             let seeking = async {
                 match waits {
-                    Waits::Not | Waits::ForEver => seeking.await.unwrap_or_else(interrupted),
+                    Waits::Not | Waits::ForEver => acquiring.await.unwrap_or_else(interrupted),
                     Waits::For(wait) => {
                         tokio::select! {
                             biased;
-                            result = &mut seeking => result.unwrap_or_else(interrupted),
+                            result = &mut acquiring => result.unwrap_or_else(interrupted),
                             cut = Box::pin(self.engine.within(async {
                                 sleep(wait).await;
-                                caller.cut(self.engine.settings.timeout).await
+                                progress.finish_wait(self.engine.settings.timeout).await
                             })) => cut.map(|()| None),
                         }
                     }
@@ -742,17 +758,17 @@ impl Lock {
     }
 
     /// Checks everything that can be checked before anything is sent.
-    fn carry(
+    fn start(
         &self,
         claim: Claim,
         waits: &Waits,
-        caller: &Arc<Caller>,
-    ) -> Result<Carried<Result<Option<LockGuard>, Error>>, Error> {
+        progress: &Arc<WaitProgress>,
+    ) -> Result<FinishOnDrop<Result<Option<LockGuard>, Error>>, Error> {
         let engine = &self.engine;
         let explain = |error| self.explain(error);
         engine.check_ttl(self.ttl).map_err(explain)?;
-        engine.check_terms(&self.terms, self.ttl, self.hold).map_err(explain)?;
-        let terms = self.terms.here().map_err(explain)?;
+        engine.check_policy(&self.policy, self.ttl, self.hold).map_err(explain)?;
+        let policy = self.policy.for_caller().map_err(explain)?;
         if self.hold == HoldKind::Detached && engine.caps.detached == Support::Absent {
             let message = format!("the {} backend has no detached holds", engine.caps.backend);
             return Err(explain(Error::new(ErrorKind::Unsupported, message)));
@@ -766,20 +782,20 @@ impl Lock {
                 format!("{} acquisitions are under way already", engine.settings.max_pending),
             ))
         })?;
-        let mut seeker = Seeker::new(
+        let mut acquisition = Acquisition::new(
             Arc::clone(engine),
             claim,
-            terms,
-            Arc::clone(caller),
+            policy,
+            Arc::clone(progress),
             !matches!(waits, Waits::Not),
             pending,
         );
-        let gone = Arc::clone(&caller.gone);
-        let seeking = async move {
-            let won = seeker.seek().await;
-            seeker.settle(won)
+        let gone = Arc::clone(&progress.gone);
+        let acquiring = async move {
+            let acquired = acquisition.run().await;
+            acquisition.finish(acquired)
         };
-        Ok(Carried::new(seeking, Some(gone), tasks, runtime))
+        Ok(FinishOnDrop::new(acquiring, Some(gone), tasks, runtime))
     }
 
     fn explain(&self, error: Error) -> Error {

@@ -1,5 +1,5 @@
-//! Who holds a lock: [`OwnerId`], secret enough to be the right to unlock, and [`Label`], made for
-//! people to read.
+//! The holder of a lock: [`OwnerId`], secret enough to be the right to unlock, and [`Label`], made
+//! for people to read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,13 +12,13 @@ const BYTES: usize = 16;
 
 /// The identity of one acquisition: 128 random bits from the operating system.
 ///
-/// Whoever knows it can release the lock, so `Debug` shows its first eight hex digits only;
-/// [`expose`](Self::expose) gives all of them.
+/// Knowledge of it is the right to release the lock, so `Debug` shows its first eight hex digits
+/// only; [`expose`](Self::expose) gives all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerId([u8; BYTES]);
 
 impl OwnerId {
-    /// A new owner, unlike any other.
+    /// Creates a new owner id, unlike any other.
     #[must_use]
     pub fn mint() -> Self {
         let mut bytes = [0; BYTES];
@@ -26,13 +26,15 @@ impl OwnerId {
         Self(bytes)
     }
 
-    /// The whole id as 32 lower-case hex digits: what stands on the server, and the right to unlock.
+    /// Returns the whole id as 32 lower-case hex digits, as stored on the server: the right to
+    /// unlock.
     #[must_use]
     pub fn expose(&self) -> String {
         hex(&self.0)
     }
 
-    /// The first eight hex digits: enough to tell owners apart in a log, not enough to unlock.
+    /// Returns the first eight hex digits: enough to tell owners apart in a log, not enough to
+    /// unlock.
     #[must_use]
     pub fn short(&self) -> String {
         hex(&self.0[..4])
@@ -57,7 +59,7 @@ impl fmt::Debug for OwnerId {
 impl FromStr for OwnerId {
     type Err = Error;
 
-    /// Reads what [`expose`](Self::expose) wrote.
+    /// Parses the output of [`expose`](Self::expose).
     ///
     /// # Errors
     ///
@@ -76,8 +78,9 @@ impl FromStr for OwnerId {
     }
 }
 
-/// What `inspect` shows of a holder: opt-in, because host names and process ids would leak to
-/// everyone who can read the backend. At most 120 bytes, without control characters. Cloning is cheap.
+/// The label of a holder that `inspect` shows. It is opt-in, because host names and process ids
+/// would leak to every reader of the backend. At most 120 bytes, without control characters.
+/// Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);
 
@@ -85,7 +88,7 @@ impl Label {
     /// The longest label, in bytes.
     pub const MAX_LEN: usize = 120;
 
-    /// A label of your own. Control characters become `?`; what is too long is cut.
+    /// Creates a label. Control characters become `?`; a longer text is cut.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let mut label = String::new();
@@ -98,7 +101,7 @@ impl Label {
         Self(label.into())
     }
 
-    /// `host:pid` of this process.
+    /// Returns the label Returns the label Returns the label `host:pid` of this process.
     #[must_use]
     pub fn host_and_pid() -> Self {
         let uname = rustix::system::uname();
@@ -106,7 +109,7 @@ impl Label {
         Self::new(&format!("{host}:{}", std::process::id()))
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -121,7 +124,7 @@ impl fmt::Display for Label {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for OwnerId {
-    /// As the exposed hex digits: whoever serialises an owner wants to hand the right on.
+    /// Serialises the exposed hex digits: a serialised owner id is meant to pass the right on.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.expose())
     }

@@ -31,7 +31,7 @@ impl FencingToken {
     /// database with a signed 64-bit integer can store them.
     pub const MAX_BACKEND_NUMBER: u64 = (1 << (63 - LOCAL_BITS)) - 1;
 
-    /// The token for a backend's own counter value; `None` above
+    /// Returns the token for a backend's own counter value; `None` above
     /// [`MAX_BACKEND_NUMBER`](Self::MAX_BACKEND_NUMBER).
     ///
     /// The counter becomes the high bits. The low eight are kept for hand-overs inside one process.
@@ -40,20 +40,19 @@ impl FencingToken {
         (number <= Self::MAX_BACKEND_NUMBER).then_some(Self(number << LOCAL_BITS))
     }
 
-    /// The backend's own counter value in this token: the same for all holders in one process that have
-    /// handed the lock on to each other.
+    /// Returns the backend's own counter value in this token: the same for all holders in one
+    /// process that have handed the lock on to each other.
     #[must_use]
     pub fn backend_number(self) -> u64 {
         self.0 >> LOCAL_BITS
     }
 
-    /// The token of the one who takes over inside the same process, as the `nth` one after this token's
-    /// holder.
-    pub(crate) fn of_heir(self, nth: u8) -> Self {
+    /// Returns the token of the `nth` successor of this token's holder in the same process.
+    pub(crate) fn of_successor(self, nth: u8) -> Self {
         Self((self.0 >> LOCAL_BITS << LOCAL_BITS) + u64::from(nth))
     }
 
-    /// The whole number, to be compared by the guarded resource.
+    /// Returns the whole number, which the guarded resource compares.
     #[must_use]
     pub fn as_u64(self) -> u64 {
         self.0
@@ -65,7 +64,7 @@ impl FencingToken {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }
 
-    /// A token read back from where [`as_u64`](Self::as_u64) was stored.
+    /// Restores a token from a stored [`as_u64`](Self::as_u64).
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         Self(number)
@@ -87,7 +86,7 @@ impl fmt::Display for FencingToken {
 impl FromStr for FencingToken {
     type Err = Error;
 
-    /// Reads what `Display` wrote.
+    /// Parses the output of `Display`.
     ///
     /// # Errors
     ///
@@ -101,7 +100,8 @@ impl FromStr for FencingToken {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for FencingToken {
-    /// As a string in formats that people read, because JSON readers round numbers above 2⁵³.
+    /// Serialises a string in formats that people read, because JSON readers round numbers above
+    /// 2⁵³.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
             serializer.collect_str(self)
@@ -130,8 +130,8 @@ impl<'de> serde::Deserialize<'de> for FencingToken {
 /// `UPDATE … SET fence = $t WHERE id = $id AND fence <= $t`. The check and the write must be one
 /// atomic step: here the gate stays shut for others while the admitted closure runs.
 ///
-/// The first checked access of a new holder shuts the old one out, and nothing before does. A holder
-/// that reads first and decides by what it has read admits the read, too.
+/// The first checked access of a new holder shuts the old one out, and nothing before does. A
+/// holder that reads first and decides by the result admits the read, too.
 ///
 /// ```
 /// use lock_core::{FenceGate, FencingToken};
@@ -148,7 +148,7 @@ pub struct FenceGate<T> {
 }
 
 impl<T> FenceGate<T> {
-    /// A gate that has seen no token yet.
+    /// Creates a gate that has seen no token yet.
     pub fn new(resource: T) -> Self {
         Self { guarded: Mutex::new((None, resource)) }
     }
@@ -162,7 +162,7 @@ impl<T> FenceGate<T> {
     ///
     /// # Panics
     ///
-    /// If an `access` before has panicked: what it changed half-way is shown to no other holder.
+    /// If an `access` before has panicked: its half-made change is shown to no other holder.
     pub fn admit<R>(
         &self,
         token: FencingToken,
@@ -180,7 +180,7 @@ impl<T> FenceGate<T> {
         Ok(access(resource))
     }
 
-    /// The highest token admitted so far.
+    /// Returns the highest token admitted so far.
     #[must_use]
     pub fn highest(&self) -> Option<FencingToken> {
         self.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0

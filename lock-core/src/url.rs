@@ -1,8 +1,8 @@
 //! URLs of lock spaces, for backends and for programs that choose one by its URL.
 //!
-//! `scheme:location?option=value&…`: smaller than the general kind, and with several hosts. What stands in
-//! a URL is percent-decoded. No error repeats any of it but names of options, and no `Debug` either: it may
-//! hold a password.
+//! `scheme:location?option=value&…`: smaller than the general kind, and with several hosts. Its
+//! parts are percent-decoded. No error repeats any of it but names of options, and no `Debug`
+//! either: it may hold a password.
 //!
 //! ```
 //! # fn main() -> Result<(), lock_core::Error> {
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// A URL, taken apart.
 #[derive(Clone)]
@@ -37,7 +37,8 @@ pub struct Url {
     options: Vec<(String, Option<String>)>,
 }
 
-/// What stands behind `//` in the URL of a server: `[user:password@]host[:port][,host[:port]…][/path]`.
+/// The part behind `//` in the URL of a server:
+/// `[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone)]
 pub struct Authority {
     /// User and password. The user may be empty.
@@ -62,17 +63,17 @@ pub struct Host {
 pub struct CertificateFiles {
     /// The authorities that vouch for the server.
     pub authorities: Option<String>,
-    /// Who we are: a certificate, and its private key.
+    /// The client's certificate, and its private key.
     pub identity: Option<(String, String)>,
 }
 
 impl Url {
-    /// Takes a URL apart. Of its location nothing is looked at yet.
+    /// Parses a URL. Its location is not checked yet.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it has no scheme, has a fragment or an option that is not called by lower-case
-    /// letters and `_`, or if its options may be a part of a password.
+    /// [`ErrorKind::Invalid`] if it has no scheme, has a fragment or an option that is not called
+    /// by lower-case letters and `_`, or if its options may be a part of a password.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let (scheme, rest) =
             text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)).ok_or_else(|| {
@@ -89,20 +90,20 @@ impl Url {
         Ok(Self { scheme, location: location.to_owned(), options: options(query)? })
     }
 
-    /// In lower case, without the colon.
+    /// Returns the scheme, in lower case, without the colon.
     #[must_use]
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// What stands between the scheme and the options, as it is written: not decoded, and with credentials
-    /// if there are some.
+    /// Returns the text between the scheme and the options as it is written: not decoded, and with
+    /// credentials if there are some.
     #[must_use]
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// The location of a URL that names servers. Hosts without a port have `default_port`.
+    /// Returns the location of a URL that names servers. Hosts without a port have `default_port`.
     ///
     /// # Errors
     ///
@@ -121,7 +122,8 @@ impl Url {
         Ok(Authority { credentials, hosts: hosts.collect::<Result<_, _>>()?, path: decode(path)? })
     }
 
-    /// The absolute path that is the location, with or without `//` before it; `None` if there is none.
+    /// Returns the absolute path that is the location, with or without `//` before it; `None` if
+    /// there is none.
     ///
     /// # Errors
     ///
@@ -138,7 +140,7 @@ impl Url {
         }
     }
 
-    /// The value of an option, if it is given; once.
+    /// Takes the value of an option, if it is given; once.
     ///
     /// # Errors
     ///
@@ -151,7 +153,7 @@ impl Url {
         }
     }
 
-    /// The values of an option that may be given more than once, in their order; once.
+    /// Takes the values of an option that may be given more than once, in their order; once.
     ///
     /// # Errors
     ///
@@ -160,7 +162,8 @@ impl Url {
         self.given(name).into_iter().map(|value| value_of(name, value)).collect()
     }
 
-    /// As [`take`](Self::take); a span of time like `500ms`, `30s` or `1h 30m`.
+    /// Takes an option as [`take`](Self::take) does; a span of time like `500ms`, `30s` or `1h
+    /// 30m`.
     ///
     /// # Errors
     ///
@@ -179,8 +182,8 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one is given with another scheme, or one of `cert` and `key` without the
-    /// other.
+    /// [`ErrorKind::Invalid`] if one is given with another scheme, or one of `cert` and `key`
+    /// without the other.
     pub fn take_certificate_files(&mut self, encrypted: &str) -> Result<CertificateFiles, Error> {
         let mut files = [None, None, None];
         for (file, name) in files.iter_mut().zip(["ca", "cert", "key"]) {
@@ -287,7 +290,7 @@ fn options(query: &str) -> Result<Vec<(String, Option<String>)>, Error> {
     Ok(options)
 }
 
-/// True if a `?` may have cut `//user:password@host` in the middle of the password.
+/// Returns true if a `?` may have cut `//user:password@host` in the middle of the password.
 fn may_end_in_a_password(location: &str) -> bool {
     location.starts_with("//")
         && !location.starts_with("///")
@@ -300,7 +303,7 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
 }
 
-/// A name or an address, and a port if there is one.
+/// Splits a name or an address from its port, if there is one.
 fn split_host(text: &str) -> Option<(String, Option<&str>)> {
     let (name, rest, is_one): (_, _, fn(&str) -> bool) = match text.strip_prefix('[') {
         Some(v6) => {
@@ -322,7 +325,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(fits)
 }
 
-/// With a zone or without.
+/// Returns true for an IPv6 address, with a zone or without.
 fn is_v6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     address.parse::<Ipv6Addr>().is_ok() && is_name(zone)

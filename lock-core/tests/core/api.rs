@@ -1,4 +1,4 @@
-//! What the types promise to the compiler and to serialisers.
+//! The promises of the types to the compiler and to serialisers.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What a caller hears that does not get the lock: contention, or a fault, and never one for the other.
+//! The answer to a caller that does not get the lock: contention, or a fault, and never one for the
+//! other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -33,7 +34,7 @@ fn scripted(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_behind_a_neighbour_that_has_lost_its_lock_asks_the_backend() {
+async fn a_try_behind_a_lost_local_hold_asks_the_backend() {
     let down = Switch::default();
     let asked = down.clone();
     let faulty = scripted(&Memory::new(), move |_| match asked.is_on() {
@@ -49,7 +50,7 @@ async fn a_try_behind_a_neighbour_that_has_lost_its_lock_asks_the_backend() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bounded_wait_behind_a_neighbour_that_has_lost_its_lock_is_a_fault() {
+async fn a_bounded_wait_behind_a_lost_local_hold_is_a_fault() {
     let down = Switch::default();
     let asked = down.clone();
     let faulty = scripted(&Memory::new(), move |_| match asked.is_on() {
@@ -67,7 +68,7 @@ async fn a_bounded_wait_behind_a_neighbour_that_has_lost_its_lock_is_a_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_of_the_neighbour_that_asks_is_no_contention() {
+async fn an_unanswered_local_attempt_is_no_contention() {
     // (how long the neighbour's attempt is unanswered, whether that is a fault)
     for (silence, is_fault) in [(millis(4_500), true), (millis(2_000), false)] {
         let down = Switch::default();
@@ -92,7 +93,7 @@ async fn silence_of_the_neighbour_that_asks_is_no_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_of_the_neighbour_that_releases_is_no_contention() {
+async fn an_unanswered_local_release_is_no_contention() {
     let faulty = scripted(&Memory::new(), |call| match call.verb {
         Verb::Release => Injection::Hang,
         _ => Injection::None,
@@ -104,7 +105,7 @@ async fn silence_of_the_neighbour_that_releases_is_no_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_wait_behind_a_neighbour_that_asks_hears_its_answer() {
+async fn a_short_wait_behind_a_local_attempt_gets_its_answer() {
     let wins = |_: &Call<'_>| Injection::DelayReply(millis(50));
     let fails = |call: &Call<'_>| match call.verb {
         Verb::TryAcquire => Injection::Refuse(FaultKind::Unavailable),
@@ -129,7 +130,7 @@ async fn a_short_wait_behind_a_neighbour_that_asks_hears_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_wait_behind_a_neighbour_that_hears_nothing_is_a_fault_in_time() {
+async fn a_short_wait_behind_an_unanswered_local_attempt_is_a_fault_in_time() {
     let faulty = scripted(&Memory::new(), |call| match call.verb {
         Verb::TryAcquire => Injection::Hang,
         _ => Injection::None,
@@ -246,8 +247,8 @@ async fn many_waiters_of_a_process_ask_again_as_often_as_one() {
     drop(holder);
 }
 
-/// Each pause of the network makes one answer late: the lease of its grant is over by then, and another
-/// client has the lock.
+/// Each pause of the network makes one answer late: the lease of its grant is over by then, and
+/// another client has the lock.
 #[tokio::test(start_paused = true)]
 async fn grants_that_come_late_now_and_then_do_not_end_a_wait() {
     let (memory, is_slow) = (Memory::new(), Switch::default());

@@ -160,7 +160,8 @@ fn a_panic_in_the_task_of_a_renewal_costs_no_lock() {
         }
         _ => Injection::None,
     });
-    // Everywhere, as a warning that comes first where there is none is never heard again. That one is calm.
+    // Everywhere, as a warning that comes first where there is none is never heard again. That one
+    // is calm.
     let _ = tracing::subscriber::set_global_default(PanicsOnce(AtomicBool::new(true)));
     let subscriber = Arc::new(PanicsOnce(AtomicBool::new(false)));
     let executor = tracing::subscriber::with_default(Arc::clone(&subscriber), Executor::new);
@@ -204,7 +205,7 @@ fn the_thread_ends_with_its_last_user() {
 }
 
 #[test]
-fn what_is_connected_within_an_executor_shares_it() {
+fn a_connection_within_an_executor_shares_it() {
     let executor = Executor::new().unwrap();
     let here = runtime();
     let is_shared = |other: &Executor| other.handle().id() == executor.handle().id();

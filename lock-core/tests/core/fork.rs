@@ -18,7 +18,7 @@ fn say(line: &str) {
     writeln!(std::io::stderr().lock(), "child: {line}").unwrap();
 }
 
-/// What a future says at once: there is nothing in a fork that would wake it.
+/// The result of a future at its first poll: in a fork, no task would wake it.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => Some(answer),
@@ -45,7 +45,7 @@ fn unused() -> (Locker, Arc<AtomicBool>) {
     (locks, was_dropped)
 }
 
-/// Not a test by itself: what the child process of the next one runs.
+/// Not a test by itself: the child process of the next one runs it.
 #[test]
 fn child_that_forks_while_it_holds_locks() {
     if std::env::var_os("LOCK_CORE_CHILD").is_none() {

@@ -1,5 +1,5 @@
-//! What a guard promises, on the memory backend with a paused clock. What every backend must keep
-//! is checked in `conformance-tests`; here is what core does by itself.
+//! The promises of a guard, on the memory backend with a paused clock. The promises of each backend
+//! are checked in `conformance-tests`; here is core's own part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -154,7 +154,7 @@ async fn a_minimum_hold_keeps_others_out_and_not_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_lock_is_adopted_by_whoever_has_its_owner() {
+async fn a_detached_lock_is_adopted_by_its_owner_id() {
     let memory = Memory::new();
     let locks = Locker::new(memory.clone());
     let guard = locks.lock("n").unwrap().ttl(secs(30)).detachable().acquire().await.unwrap();
@@ -173,7 +173,7 @@ async fn a_detached_lock_is_adopted_by_whoever_has_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_lock_is_kept_and_let_go_without_being_adopted() {
+async fn a_detached_lock_is_renewed_and_released_without_adoption() {
     let memory = Memory::new();
     let locks = Locker::new(memory.clone());
     let guard = locks.lock("n").unwrap().ttl(secs(30)).detachable().acquire().await.unwrap();
@@ -202,7 +202,7 @@ async fn a_detached_lock_is_kept_and_let_go_without_being_adopted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_late_attempt_took_is_not_the_lock_that_was_detached() {
+async fn the_grant_of_a_late_attempt_is_not_the_detached_lock() {
     for adopts in [true, false] {
         let memory = Memory::new();
         let locks = Locker::new(memory.clone());
@@ -352,7 +352,7 @@ fn without_a_runtime_there_is_a_lock_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_lost_is_valid_for_no_time() {
+async fn a_lost_lock_is_valid_for_no_time() {
     let locks = Locker::new(Memory::new());
     let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
     let guard = lock.acquire().await.unwrap();

@@ -1,4 +1,5 @@
-//! Local hand-over: a lock that passes from waiter to waiter of one locker, and the backend is not asked.
+//! Local hand-over: a lock that passes from waiter to waiter of one locker, and the backend is not
+//! asked.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -25,7 +26,7 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// What was asked, for which owner.
+/// The requests, with their owners.
 type Calls = Arc<Mutex<Vec<(Verb, OwnerId)>>>;
 
 /// A locker whose calls are noted, and injected as `script` says.
@@ -50,7 +51,7 @@ async fn acquire(locks: &Locker) -> LockGuard {
     locks.lock("n").unwrap().ttl(TTL).acquire().await.unwrap()
 }
 
-/// A waiter that stands in line when this returns.
+/// A waiter that is queued when this returns.
 async fn waiter(locks: &Locker) -> JoinHandle<LockGuard> {
     let locks = locks.clone();
     let waiter = tokio::spawn(async move { acquire(&locks).await });
@@ -77,7 +78,7 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_one_takes_over_and_nobody_is_asked() {
+async fn the_next_waiter_takes_over_without_a_request() {
     let (locks, calls) = noted(&Memory::new(), |_| Injection::None);
     let locks = locks.local_handovers(3).build();
     let mut guard = acquire(&locks).await;
@@ -111,24 +112,25 @@ async fn the_next_one_takes_over_and_nobody_is_asked() {
     assert_eq!(calls.lock().unwrap()[1], (Verb::Release, first));
 }
 
-/// Who asks for something else came when the lock had been left already, to one who is gone now.
+/// A claim with another key comes when the lock was handed over already, to a waiter that is gone
+/// by now.
 #[tokio::test(start_paused = true)]
-async fn what_is_of_no_use_goes_back_at_once() {
+async fn a_useless_hand_over_is_released_at_once() {
     let locks = handing_over(&Memory::new(), 9);
     let guard = acquire(&locks).await;
-    let mut heir = Box::pin(acquire(&locks));
-    assert!(poll(heir.as_mut()).is_pending());
+    let mut successor = Box::pin(acquire(&locks));
+    assert!(poll(successor.as_mut()).is_pending());
     guard.release().await.unwrap();
     let lock = locks.lock("n").unwrap().ttl(secs(10));
     let other = tokio::spawn(async move { lock.acquire().await.unwrap() });
     sleep(Duration::from_millis(1)).await;
-    drop(heir);
+    drop(successor);
     let guard = tokio::time::timeout(secs(1), other).await.expect("nobody has the lock").unwrap();
     assert!(guard.valid_for().is_some_and(|lease| lease <= secs(10)));
 }
 
 #[tokio::test]
-async fn the_next_one_goes_first() {
+async fn the_next_waiter_runs_first() {
     let locks = handing_over(&Memory::new(), 16);
     let guard = acquire(&locks).await;
     let next = waiter(&locks).await;
@@ -177,25 +179,25 @@ async fn the_order_that_is_declared_is_that_of_one_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_has_what_is_left_of_the_lease_and_renews_it() {
+async fn a_successor_has_what_is_left_of_the_lease_and_renews_it() {
     let (locks, calls) = noted(&Memory::new(), |_| Injection::None);
     let locks = locks.local_handovers(9).build();
     let guard = acquire(&locks).await;
     let first = *guard.owner();
-    let heir = waiter(&locks).await;
+    let successor = waiter(&locks).await;
     sleep(secs(5)).await;
     let left = guard.valid_for().unwrap();
     drop(guard);
-    let heir = heir.await.unwrap();
-    let inherited = heir.valid_for().unwrap();
+    let successor = successor.await.unwrap();
+    let inherited = successor.valid_for().unwrap();
     assert!(inherited <= left && inherited >= left - secs(1), "{inherited:?} of {left:?}");
     // At the time at which it would have been renewed anyway.
     sleep(secs(6)).await;
-    assert!(heir.valid_for().unwrap() > secs(24), "{:?}", heir.valid_for());
+    assert!(successor.valid_for().unwrap() > secs(24), "{:?}", successor.valid_for());
     sleep(secs(3600)).await;
-    assert!(heir.is_held());
-    heir.verify().await.unwrap();
-    heir.release().await.unwrap();
+    assert!(successor.is_held());
+    successor.verify().await.unwrap();
+    successor.release().await.unwrap();
     assert!(
         calls.lock().unwrap().iter().all(|(_, owner)| *owner == first),
         "one claim does it all"
@@ -203,7 +205,7 @@ async fn an_heir_has_what_is_left_of_the_lease_and_renews_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_of_a_backend_that_is_silent_gives_up_in_time() {
+async fn a_successor_of_a_backend_that_is_silent_gives_up_in_time() {
     let memory = Memory::new();
     let (locks, _) = noted(&memory, |verb| match verb {
         Verb::Renew => Injection::Hang,
@@ -212,22 +214,22 @@ async fn an_heir_of_a_backend_that_is_silent_gives_up_in_time() {
     let locks = locks.local_handovers(9).build();
     let began = Moment::now();
     let guard = acquire(&locks).await;
-    let heir = waiter(&locks).await;
+    let successor = waiter(&locks).await;
     sleep(secs(9)).await;
     drop(guard);
-    let heir = heir.await.unwrap();
-    assert_eq!(heir.lost().await, Loss::Expired);
+    let successor = successor.await.unwrap();
+    assert_eq!(successor.lost().await, Loss::Expired);
     assert!(Moment::now() < began + TTL, "before anyone else can get in");
     let after = waiter(&locks).await;
-    // Whoever has lost it leaves it to nobody.
-    drop(heir);
+    // A lost lock is not handed over.
+    drop(successor);
     assert_ne!(holder_in(&memory).await, None);
     let after = after.await.unwrap();
     assert_eq!(holder_in(&memory).await, Some(*after.owner()), "with a claim of its own");
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_doubt_a_lock_is_given_back() {
+async fn a_lock_with_an_unknown_renewal_is_released() {
     let memory = Memory::new();
     let (locks, calls) = noted(&memory, |verb| match verb {
         Verb::Renew => Injection::LoseReply,
@@ -278,7 +280,7 @@ async fn in_doubt_a_lock_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_nearly_over_is_given_back() {
+async fn a_lease_that_is_nearly_over_is_released() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
@@ -302,51 +304,51 @@ async fn a_lock_that_cannot_be_given_back_is_no_contention() {
     let locks = locks.local_handovers(9).build();
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
     let guard = lock.acquire().await.unwrap();
-    let mut heir = pin!(lock.try_acquire_for(secs(26)));
-    assert!(poll(heir.as_mut()).is_pending());
+    let mut successor = pin!(lock.try_acquire_for(secs(26)));
+    assert!(poll(successor.as_mut()).is_pending());
     guard.release().await.unwrap();
     is_silent.store(true, Ordering::SeqCst);
-    // By now too little of the lease is left for the heir, who gives it back first.
+    // By now too little of the lease is left for the successor, which releases it first.
     sleep(secs(24)).await;
-    let refused = heir.await.unwrap_err();
+    let refused = successor.await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Timeout, "nobody has said that it is held: {refused}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_break_ends_the_hold_of_whoever_has_the_lock_by_then() {
+async fn a_break_ends_the_hold_of_the_current_holder() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let guard = acquire(&locks).await;
     let first = *guard.owner();
-    let [heir, next] = [waiter(&locks).await, waiter(&locks).await];
+    let [successor, next] = [waiter(&locks).await, waiter(&locks).await];
     guard.release().await.unwrap();
-    let heir = heir.await.unwrap();
+    let successor = successor.await.unwrap();
     assert_eq!(holder_in(&memory).await, Some(first), "the backend knows the first one only");
     let name = LockName::new("n").unwrap();
     assert!(locks.break_lock(&name, &first).await.unwrap());
-    assert_eq!(heir.lost().await, Loss::NotHeld);
-    assert_eq!(heir.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(successor.lost().await, Loss::NotHeld);
+    assert_eq!(successor.release().await.unwrap_err().kind(), ErrorKind::Lost);
     let next = next.await.unwrap();
     assert_eq!(holder_in(&memory).await, Some(*next.owner()));
     next.verify().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_ttl_or_an_extension_is_not_inherited() {
+async fn another_ttl_or_an_extension_is_not_handed_over() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let name = LockName::new("n").unwrap();
     let usual = locks.lock("n").unwrap().ttl(TTL);
     for other in [usual.clone().ttl(secs(10)), usual.detachable()] {
         let guard = acquire(&locks).await;
-        // Somebody before it would have inherited the lock, but may be gone when it is let go.
+        // An earlier waiter would take the lock over, but may be gone at its release.
         let next = waiter(&locks).await;
         let other = tokio::spawn(async move { other.acquire().await.unwrap() });
         sleep(secs(1)).await;
         guard.release().await.unwrap();
         let next = next.await.unwrap();
         assert_eq!(holder_in(&memory).await, Some(*next.owner()));
-        // Who lets go of what is not handed over is told what became of it.
+        // The release of a lock that is not handed over returns its outcome.
         assert!(locks.break_lock(&name, next.owner()).await.unwrap());
         assert_eq!(next.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
         let other = other.await.unwrap();
@@ -362,33 +364,37 @@ async fn another_ttl_or_an_extension_is_not_inherited() {
     assert_eq!(holder_in(&memory).await, Some(*next.owner()));
     drop(next);
 
-    // Whoever adopts it needs the owner that the backend knows.
+    // An adopter needs the owner id that the backend knows.
     let lock = locks.lock("n").unwrap().ttl(TTL).detachable();
     let guard = lock.acquire().await.unwrap();
     let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
     sleep(secs(1)).await;
     drop(guard);
     let next = next.await.unwrap();
-    assert_eq!(holder_in(&memory).await, Some(*next.owner()), "a detachable lock is not inherited");
+    assert_eq!(
+        holder_in(&memory).await,
+        Some(*next.owner()),
+        "a detachable lock is not handed over"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minimum_hold_of_a_holder_is_kept_by_its_heir() {
+async fn a_minimum_hold_of_a_holder_is_kept_by_its_successor() {
     let locks = handing_over(&Memory::new(), 9);
     let lock = locks.lock("n").unwrap().ttl(TTL).min_hold(secs(10));
     let guard = lock.acquire().await.unwrap();
-    let heir = tokio::spawn({
+    let successor = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
     sleep(secs(10)).await;
     let next = waiter(&locks).await;
-    // The first one is over; that of the heir begins now.
+    // The first one is over; the successor's begins now.
     drop(guard);
-    let heir = heir.await.unwrap();
+    let successor = successor.await.unwrap();
     let began = Moment::now();
-    assert_ne!(heir.fencing_token().unwrap().as_u64() & 0xff, 0, "handed over");
-    drop(heir);
+    assert_ne!(successor.fencing_token().unwrap().as_u64() & 0xff, 0, "handed over");
+    drop(successor);
     let next = next.await.unwrap();
     let waited = Moment::now().saturating_since(began);
     assert!(waited >= secs(10) && waited < secs(11), "{waited:?}");
@@ -396,23 +402,23 @@ async fn a_minimum_hold_of_a_holder_is_kept_by_its_heir() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_without_renewals_has_the_lock_for_its_ttl_and_no_longer() {
+async fn a_successor_without_renewals_has_the_lock_for_its_ttl_and_no_longer() {
     let locks = handing_over(&Memory::new(), 9);
     let guard = acquire(&locks).await;
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
-    let heir = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let successor = tokio::spawn(async move { lock.acquire().await.unwrap() });
     sleep(secs(8)).await;
     drop(guard);
-    let heir = heir.await.unwrap();
-    assert_ne!(heir.fencing_token().unwrap().as_u64() & 0xff, 0, "handed over");
+    let successor = successor.await.unwrap();
+    assert_ne!(successor.fencing_token().unwrap().as_u64() & 0xff, 0, "handed over");
     let began = Moment::now();
-    assert_eq!(heir.lost().await, Loss::Expired);
+    assert_eq!(successor.lost().await, Loss::Expired);
     let held = Moment::now().saturating_since(began);
     assert!(held > secs(29) && held <= TTL, "{held:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_numbers_of_a_cohort_are_used_up_in_time() {
+async fn the_tokens_of_local_hand_overs_run_out_in_time() {
     let locks = handing_over(&Memory::new(), u8::MAX);
     let mut guard = acquire(&locks).await;
     let waiting = waiters(&locks, 300).await;
@@ -427,22 +433,22 @@ async fn the_numbers_of_a_cohort_are_used_up_in_time() {
     }
 }
 
-/// Wherever an heir is dropped, the lock passes on or goes back.
+/// At each point at which a successor is dropped, the lock passes on or is released.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_nobody_takes_goes_back() {
+async fn a_hand_over_without_a_taker_is_released() {
     for (polls, has_neighbour) in [(0, false), (0, true), (1, false), (1, true)] {
         let memory = Memory::new();
         let locks = handing_over(&memory, 9);
         let guard = acquire(&locks).await;
-        let mut heir = Box::pin(acquire(&locks));
-        assert!(poll(heir.as_mut()).is_pending());
+        let mut successor = Box::pin(acquire(&locks));
+        assert!(poll(successor.as_mut()).is_pending());
         let neighbour = if has_neighbour { Some(waiter(&locks).await) } else { None };
         drop(guard);
         for _ in 0..polls {
             // It drops its guard at once.
-            assert!(poll(heir.as_mut()).is_ready(), "it has been handed the lock");
+            assert!(poll(successor.as_mut()).is_ready(), "it has been handed the lock");
         }
-        drop(heir);
+        drop(successor);
         if let Some(neighbour) = neighbour {
             let guard = neighbour.await.unwrap();
             let local = guard.fencing_token().unwrap().as_u64() & 0xff;
@@ -455,37 +461,37 @@ async fn a_lock_that_nobody_takes_goes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_that_is_not_polled_lets_the_lease_lapse() {
+async fn an_unpolled_successor_lets_the_lease_expire() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let guard = acquire(&locks).await;
-    let mut heir = Box::pin(acquire(&locks));
-    assert!(poll(heir.as_mut()).is_pending());
+    let mut successor = Box::pin(acquire(&locks));
+    assert!(poll(successor.as_mut()).is_pending());
     drop(guard);
     assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
     sleep(TTL).await;
     assert_eq!(holder_in(&memory).await, None);
     // It finds out, and gets the lock by itself.
-    let heir = heir.await;
-    assert_eq!(holder_in(&memory).await, Some(*heir.owner()));
+    let successor = successor.await;
+    assert_eq!(holder_in(&memory).await, Some(*successor.owner()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_knows_of_a_later_grant_does_not_inherit() {
+async fn a_waiter_that_saw_a_later_grant_refuses_a_hand_over() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let guard = acquire(&locks).await;
     let first = *guard.owner();
-    let mut heir = Box::pin(acquire(&locks));
-    assert!(poll(heir.as_mut()).is_pending());
+    let mut successor = Box::pin(acquire(&locks));
+    assert!(poll(successor.as_mut()).is_pending());
     drop(guard);
     assert!(locks.break_lock(&LockName::new("n").unwrap(), &first).await.unwrap());
     let other = locks.lock("n").unwrap().ttl(TTL).try_acquire().await.unwrap().unwrap();
-    assert!(poll(heir.as_mut()).is_pending(), "somebody else holds the lock");
+    assert!(poll(successor.as_mut()).is_pending(), "somebody else holds the lock");
     other.verify().await.unwrap();
     let token = other.fencing_token();
     drop(other);
-    assert!(heir.await.fencing_token() > token);
+    assert!(successor.await.fencing_token() > token);
 }
 
 #[tokio::test(start_paused = true)]
@@ -509,18 +515,18 @@ async fn a_locker_that_closes_gives_back() {
 }
 
 #[test]
-fn an_heir_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
+fn a_successor_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(1).build();
     let (ours, gone) = (runtime().unwrap(), runtime().unwrap());
     let guard = ours.block_on(acquire(&locks));
-    let heir = gone.block_on(waiter(&locks));
+    let successor = gone.block_on(waiter(&locks));
     let next = ours.block_on(waiter(&locks));
     let last = ours.block_on(waiter(&locks));
     gone.shutdown_background();
-    while !heir.is_finished() {
+    while !successor.is_finished() {
         std::thread::yield_now();
     }
     drop(guard);
@@ -533,28 +539,28 @@ fn an_heir_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
     });
 }
 
-/// Whichever of the two runtimes is left, if the heir does not take the lock.
+/// For each of the two runtimes that may be left, if the successor does not take the lock.
 #[test]
-fn a_lock_that_nobody_takes_goes_back_by_a_runtime_that_lives() {
+fn a_hand_over_without_a_taker_is_released_on_a_living_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for releaser_lives in [false, true] {
         let memory = Memory::new();
         let locks = handing_over(&memory, 9);
-        let (releasers, heirs) = (runtime(), runtime());
+        let (releasers, successors) = (runtime(), runtime());
         let guard = releasers.block_on(acquire(&locks));
-        let heir = heirs.spawn({
+        let successor = successors.spawn({
             let locks = locks.clone();
             async move { drop(acquire(&locks).await) }
         });
-        heirs.block_on(tokio::task::yield_now());
+        successors.block_on(tokio::task::yield_now());
         releasers.block_on(guard.release()).unwrap();
         let living = if releaser_lives {
-            drop(heirs);
+            drop(successors);
             releasers
         } else {
             drop(releasers);
-            heir.abort();
-            heirs
+            successor.abort();
+            successors
         };
         living.block_on(async {
             let free = async {
@@ -569,7 +575,7 @@ fn a_lock_that_nobody_takes_goes_back_by_a_runtime_that_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_a_backend_that_fails_hear_of_it() {
+async fn waiters_of_a_failing_backend_are_notified() {
     let down = Arc::new(AtomicBool::new(false));
     let fails = Arc::clone(&down);
     let (locks, _) = noted(&Memory::new(), move |verb| match verb {
@@ -580,14 +586,14 @@ async fn waiters_of_a_backend_that_fails_hear_of_it() {
     });
     let locks = locks.local_handovers(1).outage_timeout(secs(60)).build();
     let guard = acquire(&locks).await;
-    let heir = waiter(&locks).await;
+    let successor = waiter(&locks).await;
     let lock = locks.lock("n").unwrap().ttl(TTL);
     let next = tokio::spawn(async move { lock.acquire().await });
     down.store(true, Ordering::SeqCst);
-    // Within the process nobody notices.
+    // No claim of the process notices.
     guard.release().await.unwrap();
-    let heir = heir.await.unwrap();
-    assert!(heir.release().await.is_err());
+    let successor = successor.await.unwrap();
+    assert!(successor.release().await.is_err());
     assert_eq!(next.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
@@ -654,7 +660,7 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_releases_what_may_still_land() {
+async fn a_successor_releases_what_may_still_land() {
     let memory = Memory::new();
     let attempts = AtomicUsize::new(0);
     let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
@@ -674,14 +680,14 @@ async fn an_heir_releases_what_may_still_land() {
     let first = waiter(&locks).await;
     other.release().await.unwrap();
     let first = first.await.unwrap();
-    let heir = waiter(&locks).await;
+    let successor = waiter(&locks).await;
     first.release().await.unwrap();
-    heir.await.unwrap().release().await.unwrap();
+    successor.await.unwrap().release().await.unwrap();
     assert_eq!(*releases.lock().unwrap(), [true], "an attempt that lands later takes the lock");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_is_broken_by_its_own_owner_id() {
+async fn a_successor_is_broken_by_its_own_owner_id() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let first = acquire(&locks).await;
@@ -695,7 +701,8 @@ async fn an_heir_is_broken_by_its_own_owner_id() {
     assert_ne!(holder_in(&memory).await, Some(owner), "set-up: the backend knows the first one");
     second.release().await.unwrap();
     let third = waiting.next().unwrap().await.unwrap();
-    // Of those whose lock has passed on, the backend knows the first: that one is the whole cohort's.
+    // Of those whose lock has passed on, the backend knows the first: that one is the whole
+    // cohort's.
     assert!(
         !locks.break_lock(&name, &owner).await.unwrap(),
         "it has left the lock to the next one"

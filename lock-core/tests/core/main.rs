@@ -1,23 +1,23 @@
-//! What core promises, on the memory backend and on backends made for a test.
+//! The promises of core, on the memory backend and on backends made for a test.
 
-mod adversity;
+mod acquisition;
 mod api;
 mod cancelled;
-mod clean_up;
+mod cleanup;
 mod contention;
+mod edge_cases;
 mod executor;
+mod fault_tolerance;
 mod fork;
 mod guard;
 mod handover;
-mod keeper;
+mod loss_watch;
 mod names;
-mod notices;
-mod oddities;
-mod places;
 mod policies;
 mod renewals;
+mod residue;
 mod runtimes;
 mod support;
-mod traces;
+mod threads;
 mod urls;
 mod work;

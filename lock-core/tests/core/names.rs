@@ -20,7 +20,7 @@ fn encodings() -> Vec<Encoding> {
 
 proptest! {
     #[test]
-    fn what_is_not_digested_reads_backwards(text in "\\PC{1,60}|[a%~./:]{1,60}|[\\x00-\\x20]{1,20}") {
+    fn a_name_without_digest_decodes(text in "\\PC{1,60}|[a%~./:]{1,60}|[\\x00-\\x20]{1,20}") {
         for encoding in encodings() {
             let key = encoding.encode(&name(&text));
             prop_assert!(key.is_ascii());
@@ -32,7 +32,7 @@ proptest! {
     }
 
     #[test]
-    fn keys_of_strangers_are_not_read_as_ours(key in "[a-c%0-9A-F~.:/ \\n]{0,30}") {
+    fn foreign_keys_are_not_decoded(key in "[a-c%0-9A-F~.:/ \\n]{0,30}") {
         for encoding in encodings() {
             if let Some(name) = encoding.decode(&key) {
                 prop_assert_eq!(encoding.encode(&name), key.clone());
@@ -47,8 +47,8 @@ proptest! {
     }
 }
 
-/// Names that are alike: short ones over an alphabet of marks, long ones that differ by a byte, names
-/// that look like encoded ones.
+/// Names that are alike: short ones over an alphabet of marks, long ones that differ by a byte,
+/// names that look like encoded ones.
 fn alike() -> Vec<String> {
     let marks = ["a", "A", "%", "~", "2", "5", "F", ".", "/", ":", " ", "é"];
     let mut names: Vec<String> = vec![String::new()];

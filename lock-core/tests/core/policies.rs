@@ -180,7 +180,7 @@ async fn a_minimum_hold_beyond_the_longest_is_refused() {
 
 /// As of a caller that hangs.
 #[tokio::test(start_paused = true)]
-async fn a_minimum_hold_that_is_kept_here_ends_although_nobody_polls_the_release() {
+async fn a_local_minimum_hold_ends_although_the_release_is_not_polled() {
     for without_leases in [false, true] {
         let memory = Memory::new();
         let backend = Altered::new(memory.clone(), |caps| caps.minimum_hold = Support::Absent);

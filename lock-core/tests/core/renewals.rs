@@ -1,4 +1,4 @@
-//! Renewals: when they are sent, and what becomes of their answers.
+//! Renewals: when they are sent, and the effect of their answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,8 @@ async fn the_task_of_the_renewals_ends_with_its_locker() {
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0, "it waits without end");
 }
 
-/// Answers of `verb` come when less than a tenth of a lease of 1 s is left, the first `times` of them.
+/// Answers of `verb` come when less than a tenth of a lease of 1 s is left, the first `times` of
+/// them.
 fn slow_answers(verb: Verb, times: u32) -> FaultInjector {
     let answered = AtomicU32::new(0);
     FaultInjector::new(Arc::new(Memory::new()), move |call: &Call<'_>| {

@@ -1,4 +1,5 @@
-//! Locks and the runtimes of their callers: idle, blocked, ended, without timers. On the real clock.
+//! Locks and the runtimes of their callers: idle, blocked, ended, without timers. On the real
+//! clock.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ fn is_free(memory: &Memory) -> bool {
 type End = fn(Runtime) -> Option<Runtime>;
 type Make = fn() -> Runtime;
 
-/// All that can become of a runtime after it has won a lock.
+/// All fates of a runtime after it has acquired a lock.
 const ENDS: [(&str, Make, End); 5] = [
     ("is idle", single, Some),
     ("was dropped", single, |it| {
@@ -101,7 +102,7 @@ fn a_lock_outlives_the_local_set_that_won_it() {
 }
 
 #[test]
-fn a_loss_is_told_at_the_deadline_whatever_became_of_the_runtime_that_won_the_lock() {
+fn a_loss_is_notified_at_the_deadline_after_any_fate_of_the_acquiring_runtime() {
     for (what, runtime, end) in ENDS {
         let locks = Locker::new(Memory::new());
         let lock = locks.lock("n").unwrap().ttl(millis(300)).renewal(RenewalPolicy::off());

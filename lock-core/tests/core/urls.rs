@@ -1,4 +1,4 @@
-//! URLs of lock spaces: what they name, and what is wrong with those that name nothing.
+//! URLs of lock spaces: their parts, and the errors of those that name no space.
 
 use std::time::Duration;
 
@@ -164,14 +164,14 @@ fn a_password_with_a_question_mark_is_not_repeated() {
 
 proptest! {
     #[test]
-    fn whatever_is_given_is_understood_or_refused(text in "[a:/@?&=%,#\\[\\]0-9é-]{0,30}") {
+    fn any_input_parses_or_is_refused(text in "[a:/@?&=%,#\\[\\]0-9é-]{0,30}") {
         if let Ok(mut url) = Url::parse(&text) {
             let _ = (url.authority(7), url.path(), url.take("a"), url.no_more_options());
         }
     }
 
     #[test]
-    fn what_is_written_is_read(
+    fn a_written_url_parses(
         user in "[^\\x00]{0,10}", password in "[^\\x00]{0,10}", port in 1..=u16::MAX, value in ".{0,10}",
     ) {
         let encoded = |text: &str| -> String { text.bytes().map(|b| format!("%{b:02x}")).collect() };

@@ -69,9 +69,9 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use test_servers::{Redis as Server, RedisOptions};
-    use lock_conformance::words::eventually;
+    use lock_conformance::helpers::eventually;
     use redis::Value;
+    use test_servers::{Redis as Server, RedisOptions};
 
     use super::*;
     use crate::config::Config;

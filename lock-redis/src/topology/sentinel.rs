@@ -317,9 +317,9 @@ impl Drop for SentinelPushes {
 
 #[cfg(test)]
 mod tests {
+    use lock_conformance::helpers::eventually;
     use lock_conformance::proxy::{Match, Proxy};
     use test_servers::{RedisOptions, SentinelGroup};
-    use lock_conformance::words::eventually;
 
     use super::*;
     use crate::topology::views::{SentinelViews, VIEW_RETENTION, newest};

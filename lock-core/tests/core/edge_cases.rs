@@ -85,7 +85,7 @@ fn with(inner: impl Backend, caps: fn(&mut Capabilities)) -> Caps {
     Caps { inner: Arc::new(inner), caps, renewed: |g| g, granted: |g| g }
 }
 
-/// The names of spans and events, with those of their fields.
+/// The names of spans, events and their fields.
 type Seen = Vec<(String, Vec<String>)>;
 
 struct Fields(Arc<Mutex<Seen>>);
@@ -109,7 +109,7 @@ impl tracing::Subscriber for Fields {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_lock_leaves_its_ticket_to_nobody() {
+async fn a_detached_lock_drops_its_ticket() {
     static STATE: Mutex<Option<std::sync::Weak<u32>>> = Mutex::new(None);
     let locks = Locker::new(Caps {
         granted: |g| {
@@ -184,7 +184,7 @@ async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
     let guard = lock.acquire().await.unwrap();
     tokio::join!(
         async { guard.release().await.unwrap() },
-        // Nobody gets in while it is held back, and whoever waits does so right after.
+        // No claim gets the lock while the release is held back; the waiter gets it right after.
         async {
             sleep(secs(19)).await;
             assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
@@ -197,7 +197,7 @@ async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nothing_lapses_the_ttl_is_the_rhythm_of_looks() {
+async fn without_leases_the_ttl_is_the_period_of_checks() {
     let looks = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&looks);
     let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
@@ -219,12 +219,12 @@ async fn where_nothing_lapses_the_ttl_is_the_rhythm_of_looks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bounded_wait_that_met_a_holder_ends_in_time_whatever_is_under_way() {
+async fn a_bounded_wait_that_met_a_holder_ends_in_time_with_a_request_under_way() {
     for (wait, is_contention) in [(secs(2), true), (secs(4), false)] {
         let attempts = AtomicU32::new(0);
         let memory = Memory::new();
         let silent = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
-            // The first one is told that somebody has the lock.
+            // The first one finds the lock contended.
             Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) > 0 => Injection::Hang,
             _ => Injection::None,
         });
@@ -256,7 +256,7 @@ async fn a_lease_that_ends_before_the_longest_hold_has_expired() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_leases_are_looked_at_once_a_day() {
+async fn long_leases_are_checked_once_a_day() {
     let looks = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&looks);
     let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
@@ -313,7 +313,7 @@ async fn a_release_that_fails_is_repeated_soon_at_first_and_then_less_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_next_in_this_process_does_not_wait_for_releases_that_are_repeated() {
+async fn the_next_local_waiter_does_not_wait_for_repeated_releases() {
     let memory = Memory::new();
     let refuses = FaultInjector::new(Arc::new(memory.clone()), |call| match call.verb {
         Verb::Release => Injection::Refuse(FaultKind::Unavailable),
@@ -326,7 +326,7 @@ async fn who_is_next_in_this_process_does_not_wait_for_releases_that_are_repeate
     let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
     sleep(secs(1)).await;
     drop(first);
-    // Its release has been refused, and somebody removes the lock.
+    // Its release has been refused, and an operator removes the lock.
     sleep(millis(5)).await;
     memory.evict(&LockName::new("n").unwrap());
     let next = tokio::time::timeout(secs(30), next).await;
@@ -424,7 +424,7 @@ async fn silence_at_the_end_of_a_wait_is_not_contention() {
 async fn a_renewal_that_is_told_less_takes_nothing_back() {
     let mut told = with(Memory::new(), |_| {});
     told.renewed = |mut grant| {
-        // What a renewal has asked for, whatever is left of the extension.
+        // The ttl of the renewal, in spite of the rest of the extension.
         if grant.lease != Lease::For(secs(600)) {
             grant.lease = Lease::For(secs(30));
         }
@@ -452,7 +452,8 @@ async fn nothing_is_renewed_after_the_release() {
             Injection::None
         }));
         let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
-        // A task, as the wheel is: which of them is first at one and the same moment is a matter of turns.
+        // A task, as the wheel is: which of them is first at one and the same moment is a matter of
+        // turns.
         let release = tokio::spawn(async move {
             clock::sleep_until(began + released).await;
             guard.release().await.unwrap();
@@ -472,7 +473,7 @@ async fn nothing_is_renewed_after_the_release() {
 
 #[tokio::test(start_paused = true)]
 async fn an_eager_panic_in_a_verb_is_caught() {
-    // What async_trait makes is a boxed future; one written by hand may do its first part at once.
+    // `async_trait` makes a boxed future; one written by hand may do its first part at once.
     #[derive(Debug)]
     struct Eager(Memory, AtomicU32);
     impl Backend for Eager {
@@ -595,13 +596,13 @@ async fn an_eager_panic_in_a_verb_is_caught() {
 }
 
 fn listening(seen: &Arc<Mutex<Seen>>) -> tracing::subscriber::DefaultGuard {
-    // Everywhere: a place in the code that is first come to where nobody listens counts as one that nobody listens
-    // to, for all threads. The first test to come here sees to it for all of them.
+    // Everywhere: a place in the code that is first come to where nobody listens counts as one that
+    // nobody listens to, for all threads. The first test to come here sees to it for all of them.
     let _ = tracing::subscriber::set_global_default(Fields(Arc::default()));
     tracing::subscriber::set_default(Fields(Arc::clone(seen)))
 }
 
-/// Its holder was told that it is released, before anybody knew.
+/// Its holder got `Ok` for the release, before the loss was known.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_left_to_the_next_one_and_had_been_lost_is_a_warning() {
     for is_lost in [false, true] {
@@ -611,13 +612,13 @@ async fn a_lock_that_was_left_to_the_next_one_and_had_been_lost_is_a_warning() {
         let locks = Locker::builder(memory.clone()).local_handovers(1).build();
         let lock = locks.lock("n").unwrap();
         let guard = lock.acquire().await.unwrap();
-        let mut heir = Box::pin(lock.acquire());
-        assert!(heir.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let mut successor = Box::pin(lock.acquire());
+        assert!(successor.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         if is_lost {
             memory.evict(guard.name());
         }
         guard.release().await.unwrap();
-        drop(heir);
+        drop(successor);
         sleep(secs(1)).await;
         assert!(memory.is_empty());
         let seen = seen.lock().unwrap();

@@ -1,5 +1,5 @@
-//! What core does with backends that misbehave. A backend cannot break these promises, so they are
-//! not laws for backends.
+//! The behaviour of core with backends that misbehave. A backend cannot break these promises, so
+//! they are not laws for backends.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -157,7 +157,7 @@ async fn a_lease_that_is_shorter_than_asked_is_renewed_until_then_and_no_longer(
     let held = Moment::now().saturating_since(started);
     assert!((secs(98)..=secs(99) + millis(2)).contains(&held), "{held:?}");
 
-    // Also where the lease is a small part of what was asked for.
+    // Also where the lease is a small part of the ttl.
     let long = locks.lock("m").unwrap().ttl(secs(24 * 3600)).acquire().await.unwrap();
     sleep(secs(3600)).await;
     assert!(long.is_held());
@@ -170,7 +170,7 @@ async fn a_lease_that_is_shorter_than_asked_is_renewed_until_then_and_no_longer(
     assert!((secs(197)..=secs(198) + millis(2)).contains(&held), "{held:?}");
 }
 
-/// What is handed over has a short lease until it is renewed.
+/// A pushed grant has a short lease until it is renewed.
 #[derive(Debug)]
 struct ShortPushes;
 impl Oddity for ShortPushes {
@@ -413,7 +413,7 @@ async fn a_renewal_that_failed_is_made_again_within_a_quarter_of_the_interval() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
+async fn waiters_outlast_an_outage_and_newcomers_fail_at_once() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
     let memory = Memory::new();
@@ -427,7 +427,7 @@ async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
     let holder = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
     let patient = locks.lock("n").unwrap();
     let patient = tokio::spawn(async move { patient.acquire().await });
-    // It looks once in a lease, so by then it knows.
+    // It polls once in a lease, so by then it knows.
     let bounded = locks.lock("n").unwrap().ttl(secs(10));
     let bounded = tokio::spawn(async move { bounded.try_acquire_for(secs(30)).await });
     sleep(secs(1)).await;
@@ -452,7 +452,7 @@ async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_has_an_end() {
+async fn the_outage_timeout_ends_a_wait() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
     let memory = Memory::new();
@@ -593,7 +593,7 @@ async fn the_release_of_a_grant_that_came_too_late_does_not_end_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
+async fn an_unpolled_verification_does_not_stop_the_renewals() {
     let faulty = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
         Verb::Renew => Injection::DelayReply(millis(1)),
         _ => Injection::None,
@@ -609,7 +609,7 @@ async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn terms_that_make_no_sense_are_refused() {
+async fn contradictory_policies_are_refused() {
     let locks = Locker::new(Memory::new());
     let lock = locks.lock("n").unwrap();
     let endless = lock.clone().min_hold(Duration::MAX).acquire().await;
@@ -703,7 +703,7 @@ async fn a_session_whose_end_was_near_at_the_grant_gives_the_lease_as_it_lives_o
     assert!(guard.is_held(), "before its first renewal is due");
 }
 
-/// Whether or not somebody waits for the loss.
+/// Also if no task waits for the loss.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_lost_with_its_session_is_let_go_by_then() {
     for held_for in [millis(1), secs(1)] {

@@ -16,7 +16,7 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A backend with changed capabilities; without a line of its own if order is not FIFO.
+/// A backend with changed capabilities; without a queue if order is not FIFO.
 #[derive(Debug)]
 struct Caps(Arc<dyn Backend>, fn(&mut Capabilities));
 #[async_trait]
@@ -86,7 +86,7 @@ async fn two_tries_on_a_dead_backend_are_two_faults() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_behind_a_neighbour_in_an_outage_is_told_of_the_outage() {
+async fn a_local_waiter_in_an_outage_gets_the_outage() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
     let memory = Memory::new();
@@ -124,7 +124,7 @@ async fn contention_until_the_end_of_the_wait_is_not_a_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stands_behind_a_neighbour_that_holds_asks_the_backend_nothing() {
+async fn a_waiter_behind_a_local_holder_sends_no_request() {
     let counted = FaultInjector::new(Arc::new(Memory::new()), |_| Injection::None);
     let locks = Locker::new(lineless(counted.clone()));
     let holder = locks.lock("n").unwrap().ttl(secs(60)).acquire().await.unwrap();
@@ -139,7 +139,7 @@ async fn who_stands_behind_a_neighbour_that_holds_asks_the_backend_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_is_not_multiplied_by_the_local_line() {
+async fn the_local_queue_does_not_multiply_the_outage_timeout() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
     let memory = Memory::new();
@@ -360,7 +360,7 @@ fn a_release_dropped_on_a_short_lived_runtime_is_finished() {
 }
 
 #[test]
-fn a_verify_under_way_at_shutdown_does_not_keep_the_local_line() {
+fn a_verify_under_way_at_shutdown_does_not_block_the_local_queue() {
     let memory = Memory::new();
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let (a, b) = (rt(), rt());

@@ -1,5 +1,5 @@
-//! What a backend declares and an application requires: one vocabulary for both, and for the
-//! conformance suite's choice of laws.
+//! The capabilities that a backend declares and an application requires. The conformance suite
+//! selects its laws by them.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,9 +12,10 @@ pub enum Fencing {
     /// There are none: [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
     #[default]
     None,
-    /// Each token is higher than the one before, from a counter that never starts below the server's wall
-    /// clock in microseconds. They go back only if the server loses its data *and* its clock is set back, or if a
-    /// successor's clock is behind by more than the gap between the two.
+    /// Each token is higher than the one before, from a counter that never starts below the
+    /// server's wall clock in microseconds. They go back only if the server loses its data *and*
+    /// its clock is set back, or if a successor's clock is behind by more than the gap between the
+    /// two.
     Seeded,
     /// Each token was logged by consensus or synced to disk before the grant returned.
     Durable,
@@ -33,16 +34,16 @@ pub enum Order {
 /// How a waiter learns that the lock is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wakeup {
-    /// It looks from time to time.
+    /// It polls.
     #[default]
     Poll,
-    /// A signal makes it look at once.
+    /// A notification makes it attempt at once.
     Signal,
     /// The lock is handed to it.
     HandOff,
 }
 
-/// Whom the lock excludes.
+/// The clients that the lock excludes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reach {
     /// Tasks and threads of one process.
@@ -52,24 +53,26 @@ pub enum Reach {
     User,
     /// Processes of one host, of several users.
     Host,
-    /// Everyone who can reach the server.
+    /// All clients that can reach the server.
     Network,
 }
 
-/// What a held lock outlasts.
+/// The failures that a held lock survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
-    /// Nothing: the server may drop a held lock at any time, to make room, say, and then a second holder
-    /// is in before the first one is told. Such locks save work; what must not happen twice needs more.
+    /// None: the server may drop a held lock at any time, for example to make room. A second holder
+    /// then has the lock before the first one is notified. Such locks save work; they do not
+    /// prevent that it is done twice.
     #[default]
     Advisory,
-    /// What happens while the server runs. A restart or a failover may lose it.
+    /// All failures while the server runs. A restart or a failover may lose it.
     UntilRestart,
-    /// The crash of any one server. It ends with its holder, its lease, or by somebody's hand.
+    /// The crash of any one server. It ends with its holder or its lease, or when an operator
+    /// removes it.
     Durable,
 }
 
-/// What an optional verb or field is backed by.
+/// The support for an optional verb or field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Support {
     /// Not there: asking for it is refused before anything is sent.
@@ -101,15 +104,15 @@ pub struct Capabilities {
     pub order: Order,
     /// How waiters wake up.
     pub wakeup: Wakeup,
-    /// What a held lock outlasts.
+    /// The failures that a held lock survives.
     pub durability: Durability,
-    /// Whom a lock excludes.
+    /// The clients that a lock excludes.
     pub reach: Reach,
     /// Shortest lease that can be asked for.
     pub ttl_min: Duration,
     /// Longest lease that can be asked for.
     pub ttl_max: Duration,
-    /// Taken off each lease, with one per cent of it, before the holder gives up by itself.
+    /// Taken off each lease, with one per cent of it, to give the holder's deadline.
     pub margin: Duration,
     /// Bound on takeover after a crash.
     pub takeover: Takeover,
@@ -117,12 +120,12 @@ pub struct Capabilities {
     pub detached: Support,
     /// Whether [`ReleaseMode::keep`](crate::backend::ReleaseMode::keep) is honoured by the server.
     pub minimum_hold: Support,
-    /// Whether an attempt that reaches the server after its claim was let go is refused.
+    /// Whether an attempt that reaches the server after its claim was released is refused.
     pub late_attempts_refused: Support,
     /// Whether [`Claim::min_token`](crate::backend::Claim::min_token) is honoured.
     pub min_token_supported: Support,
-    /// Whether a holder is told at once that its lock was removed, and not by its next renewal: then
-    /// [`wait`](crate::Backend::wait) is called for held claims too.
+    /// Whether a holder is notified at once that its lock was removed, and not by its next renewal.
+    /// Core then calls [`wait_lost`](crate::Backend::wait_lost) for held claims.
     pub loss_push: Support,
     /// Whether [`inspect`](crate::Locker::inspect) works.
     pub inspecting: Support,
@@ -132,7 +135,7 @@ pub struct Capabilities {
     pub breaking: Support,
 }
 
-/// What an application cannot do without. Start from the default, which asks for nothing.
+/// The capabilities that an application needs. Start from the default, which asks for nothing.
 ///
 /// ```
 /// use lock_core::{Fencing, Locker, Memory, Reach, Requirements};
@@ -158,7 +161,7 @@ pub struct Requirements {
     pub detached: Support,
     /// Minimum holds that outlive the holder's process.
     pub minimum_hold: Support,
-    /// Holders that are told at once if their lock is removed.
+    /// Holders that are notified at once if their lock is removed.
     pub loss_push: Support,
     /// `inspect`.
     pub inspecting: Support,
@@ -169,7 +172,7 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Checks them against what a backend declares.
+    /// Checks them against the capabilities of a backend.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Futures that outlive the caller who dropped them.
+//! Futures that outlive a caller that drops them.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,25 +11,27 @@ use tokio::sync::SetOnce;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::backend::Effect;
+use crate::error::{Error, ErrorKind};
 use crate::executor::shield;
 
-/// Work on the backend that must come to its end: polled by the caller for as long as the caller
-/// wants to know, carried on by a task of its own when the caller drops it half-way.
+/// Work on the backend that must come to its end. The caller polls it. A task of its own finishes
+/// it when the caller drops it half-way.
 ///
 /// This is how "dropping a future cancels nothing on the wire" costs nothing in the common case: no
 /// task, no channel, the answer wakes the caller itself.
-pub(crate) struct Carried<T: Send + 'static> {
+pub(crate) struct FinishOnDrop<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     caller_gone: Option<Arc<SetOnce<()>>>,
     tasks: TaskTracker,
     runtime: Handle,
-    /// Whoever waits for the tasks waits for this as well.
+    /// A wait for the tasks includes this one.
     _under_way: TaskTrackerToken,
 }
 
-impl<T: Send + 'static> Carried<T> {
-    /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting;
-    /// `None` if it goes on as it would.
+impl<T: Send + 'static> FinishOnDrop<T> {
+    /// Wraps `work`. `caller_gone` is set before a task of its own polls the work, so that it can
+    /// stop waiting; `None` if it goes on as before.
     ///
     /// Timers of the work belong to `runtime`, the executor's, wherever it is polled.
     pub(crate) fn new(
@@ -43,12 +45,19 @@ impl<T: Send + 'static> Carried<T> {
     }
 }
 
-/// Why carried work has no answer for its caller: it panicked, because the runtime of the executor was
-/// shut down, and its timers with it.
+/// Why carried work has no answer for its caller: it panicked, because the runtime of the executor
+/// was shut down, and its timers with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
 
-impl<T: Send + 'static> Future for Carried<T> {
+impl From<Interrupted> for Error {
+    fn from(_: Interrupted) -> Self {
+        let message = "the runtime that works for this lock was shut down meanwhile";
+        Self::new(ErrorKind::NoRuntime, message).applied(Effect::Unknown)
+    }
+}
+
+impl<T: Send + 'static> Future for FinishOnDrop<T> {
     type Output = Result<T, Interrupted>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -69,7 +78,7 @@ impl<T: Send + 'static> Future for Carried<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Carried<T> {
+impl<T: Send + 'static> Drop for FinishOnDrop<T> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
         if let Some(gone) = &self.caller_gone {
@@ -96,7 +105,7 @@ mod tests {
                 done.set(()).unwrap();
             }
         };
-        let mut carried = Carried::new(work, Some(gone), tasks.clone(), Handle::current());
+        let mut carried = FinishOnDrop::new(work, Some(gone), tasks.clone(), Handle::current());
         let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut carried).poll(cx))).await;
         assert!(polled.is_pending());
         drop(carried);

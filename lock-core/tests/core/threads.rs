@@ -111,7 +111,7 @@ async fn a_guard_moves_between_threads() {
     guard.await.unwrap().release().await.unwrap();
 }
 
-/// Not a test by itself: what the child process of the next one runs.
+/// Not a test by itself: the child process of the next one runs it.
 #[test]
 fn child_that_holds_and_looks() {
     if std::env::var_os("LOCK_CORE_CHILD").is_none() {
@@ -163,7 +163,7 @@ fn a_stopped_process_finds_the_loss_at_its_first_look() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Not a test by itself: what the child process of the next one runs.
+/// Not a test by itself: the child process of the next one runs it.
 #[test]
 fn child_that_tells_the_time() {
     if std::env::var_os("LOCK_CORE_CHILD").is_none() {
@@ -174,8 +174,8 @@ fn child_that_tells_the_time() {
     say(&format!("{} {uptime}", lock_core::clock::since_boot().as_secs_f64()));
 }
 
-/// A machine that was suspended for a day: in a time namespace, as for a container that was moved, the
-/// clock that counts since the boot is ahead of the one that stands still meanwhile.
+/// A machine that was suspended for a day: in a time namespace, as for a container that was moved,
+/// the clock that counts since the boot is ahead of the one that stands still meanwhile.
 #[test]
 fn the_time_since_the_boot_counts_suspensions() {
     let child = Command::new("unshare")

@@ -22,11 +22,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::backend::Capabilities;
 use crate::backend::{
     Attempt, Backend, Claim, Fault, Identity, Listed, LockState, Release, ReleaseMode, Renewal,
     Wake,
 };
-use crate::capabilities::Capabilities;
 use crate::executor::Executor;
 use crate::name::LockName;
 use crate::owner::OwnerId;

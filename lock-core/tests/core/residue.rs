@@ -1,4 +1,4 @@
-//! What core leaves behind when answers are lost and futures are dropped.
+//! The residue of core when answers are lost and futures are dropped.
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -303,7 +303,8 @@ fn shutdown_storm() {
             sleep(millis(420)).await;
             for i in 0..20 {
                 let lock = locks.lock(&*format!("n{i}")).unwrap().ttl(secs(5));
-                // Ghosts in the memory line are handed the lock for a claim lease each; that is all.
+                // Ghosts in the memory line are handed the lock for a claim lease each; that is
+                // all.
                 let got = lock.try_acquire_for(secs(8)).await.unwrap();
                 assert!(got.is_some(), "round {round}: n{i} is stuck");
             }

@@ -1,6 +1,6 @@
 //! Scripted faults: a backend around a backend that loses replies, hangs, is late, or panics, as a
-//! script says. With [`Memory`](crate::Memory) inside and a paused clock, an hour of bad network takes
-//! milliseconds.
+//! script says. With [`Memory`](crate::Memory) inside and a paused clock, an hour of bad network
+//! takes milliseconds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::backend::Capabilities;
 use crate::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Identity, Listed, LockState, Release, ReleaseMode,
     Renewal, Wake,
 };
-use crate::capabilities::Capabilities;
 use crate::clock::sleep;
 use crate::executor::Executor;
 use crate::name::LockName;
@@ -46,7 +46,7 @@ pub struct Call<'a> {
     pub claim: &'a Claim,
 }
 
-/// What happens to a call.
+/// The fault to inject into a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Injection {
@@ -91,7 +91,7 @@ impl FaultInjector {
         Self { inner, script: Arc::new(script), calls: Arc::default() }
     }
 
-    /// How many calls were made so far.
+    /// Returns the number of calls so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -103,7 +103,7 @@ impl FaultInjector {
     }
 }
 
-/// Runs `verb` as `injection` says; `late` is the same call once more, owning what it needs.
+/// Runs `verb` with `injection`; `late` is the same call again, which owns its arguments.
 async fn injected<T>(
     injection: Injection,
     verb: impl Future<Output = Result<T, Fault>>,

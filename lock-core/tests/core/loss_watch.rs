@@ -1,4 +1,4 @@
-//! What core does with a backend that can tell a holder to look, on the memory backend with a paused clock.
+//! The watch for a loss, on a memory backend that pushes losses, with a paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ enum Manner {
     InPanics,
 }
 
-/// Memory, with a count of what is asked for held claims.
+/// Memory, with a count of the waits for held claims.
 #[derive(Clone, Debug)]
 struct Counted {
     memory: Memory,
@@ -146,7 +146,7 @@ async fn a_waiter_that_was_just_granted_hears_of_a_removal_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nothing_happens_nobody_is_asked_again() {
+async fn without_a_push_no_request_is_sent() {
     let backend = Counted::new(Support::Present, Manner::Never);
     let guard = hold(&backend, secs(3600)).await;
     sleep(secs(1000)).await;
@@ -157,7 +157,7 @@ async fn while_nothing_happens_nobody_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holds_that_end_soon_and_backends_without_notices_ask_for_none() {
+async fn short_holds_and_backends_without_loss_push_do_not_wait_for_a_push() {
     let backend = Counted::new(Support::Present, Manner::AsInMemory);
     for _ in 0..1000 {
         let guard = hold(&backend, secs(30)).await;
@@ -178,7 +178,7 @@ async fn holds_that_end_soon_and_backends_without_notices_ask_for_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_renews_nothing_that_is_not_to_be_renewed() {
+async fn a_push_renews_no_hold_that_is_not_to_be_renewed() {
     let backend = Counted::new(Support::Present, Manner::AtOnce);
     let lock = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(3600));
     let guard = lock.renewal(RenewalPolicy::off()).acquire().await.unwrap();
@@ -203,7 +203,7 @@ async fn a_backend_that_wakes_for_nothing_costs_little() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_does_not_overrule_the_policy() {
+async fn a_push_does_not_overrule_the_policy() {
     let backend = Counted::new(Support::Present, Manner::AtOnce);
     let lock = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(100));
     let guard = lock.renewal(RenewalPolicy::off()).acquire().await.unwrap();
