@@ -72,7 +72,7 @@ fn replace(dir: &Path) {
     std::fs::rename(dir.join("new"), dir.join("n.lock")).unwrap();
 }
 
-/// What a pair needs is in DESIGN.md.
+/// `docs/design/file.md` has the reason for each call.
 #[test]
 fn a_pair_on_a_known_name_is_nine_system_calls() {
     let dir = scratch();
