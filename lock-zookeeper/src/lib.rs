@@ -69,7 +69,7 @@
 //! other libraries, TLS on the servers, and their settings.
 //!
 //! Sources: the lock [recipe] of ZooKeeper's documentation, with Curator's protected names;
-//! `DESIGN.md` has the reasons for the heartbeat writes.
+//! `docs/design/zookeeper.md` has the reasons for the heartbeat writes.
 //!
 //! [recipe]: https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable

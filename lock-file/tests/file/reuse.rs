@@ -72,7 +72,7 @@ fn replace(dir: &Path) {
     std::fs::rename(dir.join("new"), dir.join("n.lock")).unwrap();
 }
 
-/// DESIGN.md lists the calls of a pair.
+/// docs/design/file.md lists the calls of a pair.
 #[test]
 fn a_pair_on_a_known_name_is_nine_system_calls() {
     let dir = scratch();

@@ -11,7 +11,7 @@
 //! A pass says nothing about bigger bounds, and nothing about the code: whoever changes the one has to change
 //! the other. Left out: retries, waiting, and tombstones: a request that is late takes the vote for nobody, but for those by
 //! which a vote is to be won back: they may be given up and land later, also during a renewal. Votes that come
-//! after the grant do not count here; that they do in the code, and what that leaves open, is said in `DESIGN.md`.
+//! after the grant do not count here; in the code they do, and `docs/design/quorum.md` names the gap.
 
 mod world;
 
