@@ -29,7 +29,7 @@ pub(crate) fn write(text: &str) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Writes like [`write`] on another thread: the reader may block it. Not on one of the runtime's
+/// Writes like [`write()`] on another thread: the reader may block it. Not on one of the runtime's
 /// threads: starting one panics if there is none.
 pub(crate) async fn write_aside(text: String) -> std::io::Result<()> {
     let (done, written) = oneshot::channel();
