@@ -77,7 +77,7 @@ mod options;
 #[cfg(feature = "quorum")]
 mod quorum_url;
 
-/// What the page shows has to compile.
+/// Compiles the programs on the page.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/coming-from.md")]
 struct ComingFrom;
@@ -105,10 +105,9 @@ use options::CommonOptions;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if the URL or one of its options cannot be understood, and
-/// [`ErrorKind::Unsupported`] if its scheme needs a Cargo feature that is off: both before anything
-/// is touched or sent. Otherwise what the backend has to say. No error repeats the URL: it may hold
-/// a password.
+/// * [`ErrorKind::Invalid`] if the URL or one of its options cannot be understood, before any I/O.
+/// * [`ErrorKind::Unsupported`] if its scheme needs a Cargo feature that is off, before any I/O.
+/// * Any other kind is the backend's. No error repeats the URL, which may hold a password.
 ///
 /// # Cancel safety
 ///
@@ -117,8 +116,8 @@ pub async fn connect(url: &str) -> Result<Locker, Error> {
     connect_with(url, |builder| builder).await
 }
 
-/// Like [`connect`], for programs with defaults of their own: `defaults` sets them, and what the URL
-/// says wins over them.
+/// Connects like [`connect`], with defaults of the program. The options of the URL override the
+/// settings that `defaults` makes.
 ///
 /// # Errors
 ///
@@ -157,7 +156,7 @@ async fn open(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Erro
     }
 }
 
-/// A backend that is no quorum.
+/// Connects to a backend other than a quorum.
 async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
     Ok(match url.scheme() {
         "memory" => memory(url)?,
@@ -188,8 +187,7 @@ async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Er
     })
 }
 
-/// The lease that locks of `url` ask for unless told otherwise, if it says so by `ttl`, or caps the
-/// usual one by `max_ttl`. Nothing is touched.
+/// Returns the default lease of locks of `url`, if its options `ttl` or `max_ttl` set one. No I/O.
 ///
 /// # Errors
 ///
@@ -278,7 +276,7 @@ pub fn directory_of(url: &str) -> Option<std::path::PathBuf> {
 async fn redis_backend(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
     let scheme = url.scheme().to_owned();
     let mut config = lock_redis::Config::try_from(url).map_err(|error| match error.kind() {
-        // What it lacks is a feature that is switched on here.
+        // The missing feature is switched on in this test.
         ErrorKind::Unsupported => feature_is_off(&scheme, "tls"),
         _ => error,
     })?;

@@ -14,17 +14,17 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST_TTL: Duration = DAY;
 /// No backend has longer leases.
 const LONGEST_MAX_TTL: Duration = DAY.saturating_mul(365);
-/// Whoever waits for longer has forgotten about it; and sums of times stay far from their end.
+/// A longer wait is a mistake, and sums of durations stay far from overflow.
 pub(crate) const LONGEST_WAIT: Duration = DAY.saturating_mul(30);
-/// What core asks for if nobody says otherwise, and `max_ttl` allows it.
+/// Core's default lease, unless `max_ttl` is shorter.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// What every backend can be told, by these options.
+/// The options that every backend has.
 #[cfg(feature = "quorum")]
 pub(crate) const COMMON: [&str; 6] =
     ["ttl", "timeout", "outage_timeout", "max_ttl", "label", "handovers"];
 
-/// What every backend can be told.
+/// The values of the options that every backend has.
 #[derive(Debug, Default)]
 pub(crate) struct CommonOptions {
     ttl: Option<Duration>,
@@ -45,18 +45,18 @@ impl CommonOptions {
             label: url.take("label")?.map(|label| Label::new(&label)),
             handovers: take_handovers(url)?,
         };
-        // Each backend has limits of its own; what is absurd for all is found before one is touched.
+        // Each backend has limits of its own. A value beyond all of them is refused before any I/O.
         let longest = options.max_ttl.unwrap_or(LONGEST_TTL);
         within("ttl", options.ttl, longest)?;
         Ok(options)
     }
 
-    /// The lease that is asked for, as far as the URL has a say in it.
+    /// Returns the lease that the URL sets.
     pub(crate) fn ttl(&self) -> Option<Duration> {
         self.ttl.or_else(|| self.max_ttl.map(|longest| DEFAULT_TTL.min(longest)))
     }
 
-    /// The longest lease, for backends that declare it.
+    /// Returns the longest lease, for backends that declare it.
     pub(crate) fn max_ttl(&self) -> Option<Duration> {
         self.max_ttl
     }
@@ -113,7 +113,7 @@ fn within(
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// In days, where humantime would write months of 30.44 days.
+/// Formats a duration in days, where humantime would write months of 30.44 days.
 fn shown(duration: Duration) -> String {
     let days = duration.as_secs() / DAY.as_secs();
     if days > 1 && duration == DAY.saturating_mul(u32::try_from(days).unwrap_or(u32::MAX)) {

@@ -11,8 +11,8 @@ use lock_quorum::{Quorum, QuorumBuilder};
 use crate::options::{COMMON, LONGEST_WAIT, take_within};
 use crate::server;
 
-/// Redlock on several independent Redis servers, or locks on a majority of whatever `urls` name: what
-/// `quorum:?member=…` of [`connect`](crate::connect) gives, for who has the URLs one by one.
+/// Connects to a majority of the servers at `urls`, as `quorum:?member=…` of
+/// [`connect`](crate::connect) does: Redlock, if they are independent Redis servers.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), lock_any::Error> {
@@ -89,8 +89,8 @@ fn member(url: &str) -> Result<Url, Error> {
     Ok(url)
 }
 
-/// Refuses members of one kind that would keep one lock under different keys: they exclude nobody
-/// who uses other members.
+/// Refuses members of one kind that would store one lock under different keys: such a quorum does
+/// not exclude clients of other members.
 fn must_agree(members: &[Url]) -> Result<(), Error> {
     for option in ["names", "prefix"] {
         let mut first = HashMap::new();
@@ -109,7 +109,7 @@ fn must_agree(members: &[Url]) -> Result<(), Error> {
     Ok(())
 }
 
-/// For messages: where it is, without credentials.
+/// Returns the location for messages, without credentials.
 fn shown(url: &Url) -> String {
     let (scheme, location) = (url.scheme(), url.location());
     match location.rsplit_once('@') {

@@ -1,4 +1,4 @@
-//! URLs: what they name, and what is wrong with those that name nothing.
+//! URLs: the backends that they name, and the errors of wrong ones.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ async fn refused(url: &str) -> (ErrorKind, String) {
     (error.kind(), error.to_string())
 }
 
-/// All that many programs log of an error is its text.
+/// Asserts on the text alone, because many programs log nothing else of an error.
 #[tokio::test]
 async fn a_failed_connection_says_where_and_why_by_itself() {
     let cases: &[(&str, &str)] = &[
@@ -237,7 +237,7 @@ mod memcache {
 
     #[tokio::test]
     async fn the_backend_reads_what_is_left_of_the_url() {
-        // Port 1: nobody listens there.
+        // Port 1: no server listens there.
         for (url, expected, hint) in [
             (
                 "memcache://127.0.0.1:1?ttl=10s&prefix=a%3A",
@@ -352,7 +352,7 @@ mod redis {
 
     #[tokio::test]
     async fn the_backend_reads_what_is_left_of_the_url() {
-        // Port 1: nobody listens there.
+        // Port 1: no server listens there.
         for (url, expected, hint) in [
             ("redis://127.0.0.1:1?ttl=10s&prefix=a%3A", ErrorKind::Unavailable, "cannot connect"),
             ("redis://127.0.0.1:1?prefix=a", ErrorKind::Invalid, "must end in ':'"),

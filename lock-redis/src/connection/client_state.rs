@@ -31,7 +31,7 @@ pub(crate) struct ClientState {
     pub(crate) order: OnceLock<Order>,
     /// Locks are on several servers, each in its slot.
     pub(crate) in_cluster: bool,
-    /// Some server can [delete without a script](DELETE_IF_EQUAL), so waiters mark the lock. This
+    /// Some server can delete without a script, so waiters mark the lock. This
     /// is never reset: the lock may move to that server.
     pub(crate) marks: AtomicBool,
     /// How many were made so far.

@@ -63,7 +63,7 @@ impl Connection {
         PendingRequest { beside: true, ..PendingRequest::on(&self.health) }
     }
 
-    /// Returns true if the server can [delete without a script](DELETE_IF_EQUAL), whether or not
+    /// Returns true if the server can delete without a script, whether or not
     /// this user has the right.
     pub(crate) fn deletes_if_equal(&self) -> bool {
         self.health.deletes.load(Ordering::Relaxed)

@@ -24,13 +24,13 @@ pub(crate) struct Request<'a> {
     pub(crate) replicated: bool,
 }
 
-/// An errand that was done.
+/// The response to a request.
 pub(crate) struct Response<T> {
     /// Its effects count from then on at the earliest.
     pub(crate) asked: Moment,
     pub(crate) connection: Connection,
     pub(crate) answer: T,
-    /// It was [the other script](Request::instead) that ran.
+    /// It was the other script that ran.
     pub(crate) fallback: bool,
     /// The reason why the write [may be lost](Request::replicated).
     pub(crate) missing: Option<Fault>,
