@@ -7,7 +7,7 @@
 //! is a hole in the model.
 //!
 //! * `server.rs`: the verbs, each one atomic, as in `memory.rs` and the scripts of `lock-redis`.
-//! * `world.rs`: the keeper of each claim (`keeper.rs`, `hold.rs`, `wheel.rs` of `lock-core`), its clock,
+//! * `world.rs`: the engine of each claim (`acquire.rs`, `hold.rs`, `renewer.rs` of `lock-core`), its clock,
 //!   and the network, which delays requests, answers and pushes for as long as it likes and loses them.
 //! * `rules.rs`: the bounds of each run.
 //!

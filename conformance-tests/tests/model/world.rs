@@ -26,13 +26,13 @@ pub(crate) struct State {
     gate: Number,
 }
 
-/// The life of a claim, as `keeper.rs` tells it.
+/// The life of a claim, as the engine of `lock-core` runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) phase: Phase,
-    /// The verb under way: one at most, see `Hold::wire`.
+    /// The verb under way: one at most, see `Hold::claim_state`.
     call: Option<Call>,
-    /// An attempt went unanswered: `Traces::uncertain`.
+    /// An attempt went unanswered: `Residue::late_attempt`.
     uncertain: bool,
     /// The application has been told, if it has looked: for the promises.
     pub(crate) lost: bool,
@@ -44,13 +44,13 @@ pub(crate) struct Claim {
 pub(crate) enum Phase {
     #[default]
     Unborn,
-    /// `Seeker::compete`: asking, or about to ask again.
+    /// `Acquisition::acquire_from_backend`: asking, or about to ask again.
     Seeking,
-    /// `Seeker::wait`, until `look_at` or a signal. The server's clock plus `zero` is what the client's clock showed then, or earlier.
+    /// `Acquisition::wait`, until `look_at` or a signal. The server's clock plus `zero` is what the client's clock showed then, or earlier.
     Waiting { look_at: Time, zero: i8 },
     /// `Hold`.
     Holding { deadline: Time, grant: Number },
-    /// `Leaving`.
+    /// `PendingRelease`.
     Leaving,
     /// The release was answered, or there was nothing to release.
     Gone,

@@ -63,7 +63,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// [`FaultKind::Unsupported`] if the claim is for another one.
+    /// [`FaultKind::Unsupported`](crate::backend::FaultKind::Unsupported) if the claim is for another one.
     pub fn must_be_exclusive(&self) -> Result<(), Fault> {
         match self.mode {
             Mode::Exclusive => Ok(()),

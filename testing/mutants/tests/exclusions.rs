@@ -61,7 +61,7 @@ fn an_exclusion_of_what_is_not_there_fits_nothing() {
     for stale in [
         "replace < with <= in Hold::extend_to",
         "replace > with >= in Hold::extend",
-        "replace > with >= in Wheel::extend_to",
+        "replace > with >= in Schedule::extend_to",
         "replace Hold::shrink_to with ()",
     ] {
         assert!(!fits(stale, &sources), "{stale}");
