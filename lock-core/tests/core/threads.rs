@@ -140,7 +140,7 @@ fn say(line: &str) {
 #[test]
 fn a_stopped_process_finds_the_loss_at_its_first_look() {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "places::child_that_holds_and_looks", "--nocapture"])
+        .args(["--exact", "threads::child_that_holds_and_looks", "--nocapture"])
         .env("LOCK_CORE_CHILD", "1")
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
@@ -181,7 +181,7 @@ fn the_time_since_the_boot_counts_suspensions() {
     let child = Command::new("unshare")
         .args(["--user", "--map-root-user", "--time", "--boottime", "86400"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "places::child_that_tells_the_time", "--nocapture"])
+        .args(["--exact", "threads::child_that_tells_the_time", "--nocapture"])
         .env("LOCK_CORE_CHILD", "1")
         .output()
         .expect("unshare is missing; install it: apt-get install util-linux");
