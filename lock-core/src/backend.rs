@@ -3,7 +3,7 @@
 //! A backend translates: request out, answer or [`Fault`] in. It does not retry a verb, sleep on
 //! its own account, log decisions or watch deadlines; core does all of that once, for every
 //! backend. The laws a backend has to keep are numbered in `LAWS.md`, and the crate
-//! `conformance-tests` checks them.
+//! `lock-conformance` checks them.
 //!
 //! Three rules carry most of the weight:
 //!
