@@ -12,6 +12,7 @@ use lock_core::backend::{
 };
 use lock_core::clock::sleep;
 use lock_core::dial::{Dialer, Epoch};
+use lock_core::layer::{Layer, Layered};
 use lock_core::{Capabilities, Effect, Error, ErrorKind, LockName, Locker, Memory, OwnerId};
 use lock_quorum::{Quorum, QuorumBuilder};
 
@@ -547,54 +548,20 @@ async fn a_vote_does_not_move_with_an_address() {
 
 /// A memory that does not tell which server it is.
 #[derive(Clone, Debug)]
-struct Nameless(Memory);
+struct Nameless;
 
 #[async_trait]
-impl Backend for Nameless {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+impl Layer for Nameless {
+    async fn identity(&self, _: &dyn Backend) -> Result<Option<Identity>, Fault> {
         Ok(None)
-    }
-
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.try_acquire(claim).await
-    }
-
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.0.wait(claim).await
-    }
-
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.0.renew(claims).await
-    }
-
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn members_that_may_be_the_same_server_are_refused() {
     let [one, other, third] = [(); 3].map(|()| Memory::new());
-    let builder = Quorum::builder().member(one).member(other).member(Nameless(third));
+    let builder =
+        Quorum::builder().member(one).member(other).member(Layered::new(Arc::new(third), Nameless));
     let error = builder.build().await.expect_err("the third may be the first");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let text = error.to_string();
@@ -606,7 +573,7 @@ async fn members_that_may_be_the_same_server_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_member_that_may_be_another_one_is_not_counted() {
     let servers = [Memory::new(), Memory::new()];
-    let late = Nameless(Memory::new());
+    let late = Layered::new(Arc::new(Memory::new()), Nameless);
     let up = Arc::new(AtomicBool::default());
     let is_up = Arc::clone(&up);
     let connect = move || {

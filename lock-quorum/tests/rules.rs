@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, Listed, LockState, Release,
-    ReleaseMode, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Lease, Release, ReleaseMode, Renewal,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
-use lock_core::{
-    Capabilities, Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId,
-};
+use lock_core::layer::{Layer, Layered};
+use lock_core::{Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId};
 use lock_quorum::{Quorum, QuorumBuilder};
 use tokio::task::JoinHandle;
 
@@ -654,7 +652,8 @@ async fn a_break_that_has_ended_a_minority_does_not_say_that_it_did_nothing() {
 async fn a_break_of_which_a_member_says_nothing_does_not_say_that_it_did_nothing() {
     for is_told in [true, false] {
         let members = Members::of(3);
-        let builder = Quorum::builder().member(Unbroken(members.0[0].0.clone(), is_told));
+        let builder = Quorum::builder()
+            .member(Layered::new(Arc::new(members.0[0].0.clone()), Unbroken(is_told)));
         let theirs = members.0[1..].iter().map(|(memory, _)| memory.clone());
         let builder = theirs.fold(builder, QuorumBuilder::member).members_remember();
         let quorum = builder.build().await.unwrap();
@@ -673,39 +672,12 @@ async fn a_break_of_which_a_member_says_nothing_does_not_say_that_it_did_nothing
 
 /// A member that is not there for breaks; whether it says so.
 #[derive(Debug)]
-struct Unbroken(Memory, bool);
+struct Unbroken(bool);
 
 #[async_trait]
-impl Backend for Unbroken {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.try_acquire(claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.0.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.0.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, _: &LockName, _: &OwnerId) -> Result<bool, Fault> {
-        match self.1 {
+impl Layer for Unbroken {
+    async fn break_lock(&self, _: &dyn Backend, _: &LockName, _: &OwnerId) -> Result<bool, Fault> {
+        match self.0 {
             true => Err(Fault::not_applied(FaultKind::Unavailable, "not there")),
             false => std::future::pending().await,
         }

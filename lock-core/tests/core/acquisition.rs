@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LeaseLimit, Listed, LockState,
-    Release, ReleaseMode, Renewal, Wake,
+    Attempt, Claim, Fault, FaultKind, Grant, Lease, LeaseLimit, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
+use lock_core::layer::{Layer, Layered};
 use lock_core::{
-    Backend, Capabilities, ErrorKind, FencingToken, LockGuard, LockName, Locker, Loss, Memory,
-    OwnerId, RenewalPolicy,
+    Backend, ErrorKind, FencingToken, LockGuard, LockName, Locker, Loss, Memory, RenewalPolicy,
 };
 
 const fn secs(secs: u64) -> Duration {
@@ -27,9 +26,10 @@ const fn millis(millis: u64) -> Duration {
 
 /// A memory backend with one verb replaced.
 #[derive(Debug)]
-struct Odd<F> {
-    inner: Memory,
-    odd: F,
+struct Odd<F>(F);
+
+fn odd<F: Oddity>(inner: Memory, odd: F) -> Layered<Odd<F>> {
+    Layered::new(Arc::new(inner), Odd(odd))
 }
 
 trait Oddity: std::fmt::Debug + Send + Sync + 'static {
@@ -48,45 +48,26 @@ trait Oddity: std::fmt::Debug + Send + Sync + 'static {
 }
 
 #[async_trait]
-impl<F: Oddity> Backend for Odd<F> {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.inner.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(match self.inner.try_acquire(claim).await? {
-            Attempt::Acquired(grant) => Attempt::Acquired(self.odd.grant(grant)),
+impl<F: Oddity> Layer for Odd<F> {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match inner.try_acquire(claim).await? {
+            Attempt::Acquired(grant) => Attempt::Acquired(self.0.grant(grant)),
             contended => contended,
         })
     }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        if self.odd.spins() {
+
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        if self.0.spins() {
             return Ok(Wake::Retry);
         }
-        Ok(match self.inner.wait(claim).await? {
-            Wake::Granted(grant) => Wake::Granted(self.odd.pushed(grant)),
+        Ok(match inner.wait(claim).await? {
+            Wake::Granted(grant) => Wake::Granted(self.0.pushed(grant)),
             look => look,
         })
     }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.inner.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.odd.answers(self.inner.renew(claims).await)
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.inner.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.inner.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.inner.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.inner.break_lock(name, expected).await
+
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.answers(inner.renew(claims).await)
     }
 }
 
@@ -103,7 +84,7 @@ impl Oddity for TokensGoBack {
 #[tokio::test(start_paused = true)]
 async fn a_token_that_went_back_is_not_a_grant_and_the_lock_is_given_back() {
     let inner = Memory::new();
-    let locks = Locker::new(Odd { inner: inner.clone(), odd: TokensGoBack(AtomicU32::new(0)) });
+    let locks = Locker::new(odd(inner.clone(), TokensGoBack(AtomicU32::new(0))));
     locks.lock("n").unwrap().acquire().await.unwrap().release().await.unwrap();
     let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FenceRegressed);
@@ -123,7 +104,7 @@ impl Oddity for TokensMissing {
 #[tokio::test(start_paused = true)]
 async fn a_declared_token_that_is_missing_is_not_a_grant() {
     let inner = Memory::new();
-    let locks = Locker::new(Odd { inner: inner.clone(), odd: TokensMissing });
+    let locks = Locker::new(odd(inner.clone(), TokensMissing));
     let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BackendBroken);
     locks.close().await.unwrap();
@@ -149,7 +130,7 @@ impl Oddity for ShortLeases {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_shorter_than_asked_is_renewed_until_then_and_no_longer() {
-    let locks = Locker::new(Odd { inner: Memory::new(), odd: ShortLeases });
+    let locks = Locker::new(odd(Memory::new(), ShortLeases));
     let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
     let started = Moment::now();
     let guard = lock.acquire().await.unwrap();
@@ -182,7 +163,7 @@ impl Oddity for ShortPushes {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_to_be_detached_has_its_whole_lease_from_the_start() {
-    let locks = Locker::new(Odd { inner: Memory::new(), odd: ShortPushes });
+    let locks = Locker::new(odd(Memory::new(), ShortPushes));
     let lock = locks.lock("n").unwrap().ttl(secs(100));
     for (lock, is_whole) in [(lock.clone().detachable(), true), (lock.clone(), false)] {
         let holder = locks.lock("n").unwrap().acquire().await.unwrap();
@@ -213,7 +194,7 @@ impl Oddity for GrantsTheDead {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_over_when_it_arrives_is_given_back() {
     let inner = Memory::new();
-    let locks = Locker::new(Odd { inner: inner.clone(), odd: GrantsTheDead });
+    let locks = Locker::new(odd(inner.clone(), GrantsTheDead));
     let error = locks.lock("n").unwrap().try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
@@ -232,8 +213,8 @@ impl Oddity for Spins {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_wakes_for_nothing_does_not_become_a_storm() {
-    let odd = Odd { inner: Memory::new(), odd: Spins };
-    let counted = FaultInjector::new(Arc::new(odd), |_| Injection::None);
+    let spinning = odd(Memory::new(), Spins);
+    let counted = FaultInjector::new(Arc::new(spinning), |_| Injection::None);
     let locks = Locker::new(counted.clone());
     let holder = locks.lock("n").unwrap().acquire().await.unwrap();
     let before = counted.calls();
@@ -255,7 +236,7 @@ impl Oddity for AnswersTooFew {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_with_a_missing_answer_is_no_answer_at_all() {
-    let locks = Locker::new(Odd { inner: Memory::new(), odd: AnswersTooFew });
+    let locks = Locker::new(odd(Memory::new(), AnswersTooFew));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::BackendBroken);
     assert_eq!(guard.lost().await, Loss::Expired);
@@ -310,7 +291,7 @@ async fn one_silent_claim_does_not_take_its_batch_with_it() {
     // Whenever the silent one is part of a batch, the whole batch hangs.
     let faulty = {
         let inner: Arc<dyn Backend> = Arc::new(Memory::new());
-        HangsWith { inner, silent: LockName::new("n3").unwrap() }
+        Layered::new(inner, HangsWith { silent: LockName::new("n3").unwrap() })
     };
     let locks = Locker::new(faulty);
     let mut guards = Vec::new();
@@ -325,44 +306,16 @@ async fn one_silent_claim_does_not_take_its_batch_with_it() {
 
 #[derive(Debug)]
 struct HangsWith {
-    inner: Arc<dyn Backend>,
     silent: LockName,
 }
 
 #[async_trait]
-impl Backend for HangsWith {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.inner.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.inner.try_acquire(claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.inner.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.inner.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+impl Layer for HangsWith {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         if claims.iter().any(|claim| claim.name == self.silent) {
             std::future::pending::<()>().await;
         }
-        self.inner.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.inner.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.inner.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.inner.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.inner.break_lock(name, expected).await
+        inner.renew(claims).await
     }
 }
 
@@ -653,7 +606,7 @@ impl Oddity for InASession {
 async fn in_a_session() -> (Memory, LeaseLimit, LockGuard) {
     let limit = LeaseLimit::new(Moment::now() + secs(60));
     let inner = Memory::new().with_loss_push();
-    let locks = Locker::new(Odd { inner: inner.clone(), odd: InASession(limit.clone()) });
+    let locks = Locker::new(odd(inner.clone(), InASession(limit.clone())));
     let lock = locks.lock("n").unwrap().ttl(secs(10)).renewal(RenewalPolicy::off());
     (inner, limit, lock.acquire().await.unwrap())
 }
@@ -692,7 +645,7 @@ async fn a_session_that_lives_on_gives_the_deadline_back_and_no_more() {
 async fn a_session_whose_end_was_near_at_the_grant_gives_the_lease_as_it_lives_on() {
     let limit = LeaseLimit::new(Moment::now() + secs(2));
     let inner = Memory::new().with_loss_push();
-    let locks = Locker::new(Odd { inner, odd: InASession(limit.clone()) });
+    let locks = Locker::new(odd(inner, InASession(limit.clone())));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     assert_eq!(guard.valid_for(), Some(secs(2)));
     sleep(secs(1)).await;

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
+use lock_core::layer::{Layer, Layered};
 use lock_core::*;
 
 use crate::support::Altered;
@@ -28,33 +29,30 @@ struct Caps {
     granted: fn(Grant) -> Grant,
 }
 #[async_trait]
-impl Backend for Caps {
-    fn capabilities(&self) -> Capabilities {
-        let mut caps = self.inner.capabilities();
+impl Layer for Caps {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut caps = inner.capabilities();
         (self.caps)(&mut caps);
         caps
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.inner.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(match self.inner.try_acquire(claim).await? {
+
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match inner.try_acquire(claim).await? {
             Attempt::Acquired(g) => Attempt::Acquired((self.granted)(g)),
             c => c,
         })
     }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        if self.capabilities().order == Order::PerProcess {
+
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        if self.capabilities(inner).order == Order::PerProcess {
             sleep(millis(20)).await;
             return Ok(Wake::Retry);
         }
-        self.inner.wait(claim).await
+        inner.wait(claim).await
     }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.inner.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.inner
+
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        inner
             .renew(claims)
             .await
             .into_iter()
@@ -66,21 +64,23 @@ impl Backend for Caps {
             })
             .collect()
     }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        let can_keep = self.capabilities().minimum_hold == Support::Present;
+
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) -> Result<Release, Fault> {
+        let can_keep = self.capabilities(inner).minimum_hold == Support::Present;
         assert!(can_keep || how.keep.is_none(), "it is asked for what it does not declare");
-        self.inner.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.inner.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.inner.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.inner.break_lock(name, expected).await
+        inner.release(claim, how).await
     }
 }
+/// Puts changes around the backend that they name.
+fn changed(caps: Caps) -> Layered<Caps> {
+    Layered::new(Arc::clone(&caps.inner), caps)
+}
+
 fn with(inner: impl Backend, caps: fn(&mut Capabilities)) -> Caps {
     Caps { inner: Arc::new(inner), caps, renewed: |g| g, granted: |g| g }
 }
@@ -111,14 +111,14 @@ impl tracing::Subscriber for Fields {
 #[tokio::test(start_paused = true)]
 async fn a_detached_lock_drops_its_ticket() {
     static STATE: Mutex<Option<std::sync::Weak<u32>>> = Mutex::new(None);
-    let locks = Locker::new(Caps {
+    let locks = Locker::new(changed(Caps {
         granted: |g| {
             let state = Arc::new(7_u32);
             *STATE.lock().unwrap() = Some(Arc::downgrade(&state));
             g.with_ticket(Ticket::new(state))
         },
         ..with(Memory::new(), |_| {})
-    });
+    }));
     let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
     let signal = guard.loss_signal();
     let _detached = guard.detach().await.unwrap();
@@ -131,14 +131,14 @@ async fn a_detached_lock_drops_its_ticket() {
 async fn a_renewal_that_finds_its_lock_gone_leaves_no_ticket() {
     static STATE: Mutex<Option<std::sync::Weak<u32>>> = Mutex::new(None);
     let memory = Memory::new();
-    let locks = Locker::new(Caps {
+    let locks = Locker::new(changed(Caps {
         granted: |g| {
             let state = Arc::new(7_u32);
             *STATE.lock().unwrap() = Some(Arc::downgrade(&state));
             g.with_ticket(Ticket::new(state))
         },
         ..with(memory.clone(), |_| {})
-    });
+    }));
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     memory.evict(guard.name());
     assert_eq!(guard.lost().await, Loss::NotHeld);
@@ -149,10 +149,10 @@ async fn a_renewal_that_finds_its_lock_gone_leaves_no_ticket() {
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_shows_its_ticket_and_says_what_it_is() {
-    let locks = Locker::new(Caps {
+    let locks = Locker::new(changed(Caps {
         granted: |g| g.with_ticket(Ticket::new(7_u32)),
         ..with(Memory::new(), |_| {})
-    });
+    }));
     let policy = RenewalPolicy::off().max_hold(secs(9)).only_while(|| true);
     let shown = format!("{policy:?}");
     assert!(shown.contains("off: true") && shown.contains("9s"), "{shown}");
@@ -178,7 +178,7 @@ async fn a_guard_shows_its_ticket_and_says_what_it_is() {
 #[tokio::test(start_paused = true)]
 async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
     let memory = Memory::new();
-    let locks = Locker::new(with(memory, |caps| caps.minimum_hold = Support::Absent));
+    let locks = Locker::new(changed(with(memory, |caps| caps.minimum_hold = Support::Absent)));
     let began = Moment::now();
     let lock = locks.lock("n").unwrap().ttl(secs(5)).min_hold(secs(20));
     let guard = lock.acquire().await.unwrap();
@@ -209,7 +209,8 @@ async fn without_leases_the_ttl_is_the_period_of_checks() {
         grant
     }
     let caps = |caps: &mut Capabilities| caps.takeover = Takeover::AtOnce;
-    let locks = Locker::new(Caps { granted: for_ever, renewed: for_ever, ..with(faulty, caps) });
+    let locks =
+        Locker::new(changed(Caps { granted: for_ever, renewed: for_ever, ..with(faulty, caps) }));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     sleep(secs(300)).await;
     assert!(guard.is_held());
@@ -229,7 +230,7 @@ async fn a_bounded_wait_that_met_a_holder_ends_in_time_with_a_request_under_way(
             _ => Injection::None,
         });
         let _held = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
-        let locks = Locker::new(with(silent, |caps| caps.order = Order::PerProcess));
+        let locks = Locker::new(changed(with(silent, |caps| caps.order = Order::PerProcess)));
         let began = Moment::now();
         let got = locks.lock("n").unwrap().try_acquire_for(wait).await;
         let waited = Moment::now().saturating_since(began);
@@ -282,7 +283,7 @@ async fn a_grant_without_a_token_is_one_where_none_is_declared() {
             Fencing::None => |caps: &mut Capabilities| caps.fencing = Fencing::None,
             _ => |_: &mut Capabilities| {},
         };
-        let backend = Caps { granted: without_token, ..with(Memory::new(), caps) };
+        let backend = changed(Caps { granted: without_token, ..with(Memory::new(), caps) });
         match Locker::new(backend).lock("n").unwrap().acquire().await {
             Ok(guard) => assert!(is_good && guard.fencing_token().is_none()),
             Err(error) => assert!(!is_good && error.kind() == ErrorKind::BackendBroken, "{error}"),
@@ -319,7 +320,7 @@ async fn the_next_local_waiter_does_not_wait_for_repeated_releases() {
         Verb::Release => Injection::Refuse(FaultKind::Unavailable),
         _ => Injection::None,
     });
-    let locks = Locker::new(with(refuses, |caps| caps.order = Order::PerProcess));
+    let locks = Locker::new(changed(with(refuses, |caps| caps.order = Order::PerProcess)));
     let first = locks.lock("n").unwrap().ttl(secs(300)).acquire().await.unwrap();
     let signal = first.loss_signal();
     let lock = locks.lock("n").unwrap().ttl(secs(300));
@@ -352,13 +353,13 @@ fn lost_moves_between_runtimes() {
 
 #[tokio::test(start_paused = true)]
 async fn an_adopted_guard_has_its_token() {
-    let locks = Locker::new(Caps {
+    let locks = Locker::new(changed(Caps {
         renewed: |mut g| {
             g.token = None;
             g
         },
         ..with(Memory::new(), |_| {})
-    });
+    }));
     let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
     let detached = guard.detach().await.unwrap();
     assert!(detached.token.is_some());
@@ -371,13 +372,13 @@ async fn an_adopted_guard_has_its_token() {
 
 #[tokio::test(start_paused = true)]
 async fn an_adopted_guard_with_a_lower_token_is_refused() {
-    let locks = Locker::new(Caps {
+    let locks = Locker::new(changed(Caps {
         renewed: |mut g| {
             g.token = FencingToken::from_backend(1);
             g
         },
         ..with(Memory::new(), |_| {})
-    });
+    }));
     let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
     let detached = guard.detach().await.unwrap();
     let adopted = locks.adopt(detached).await;
@@ -386,7 +387,7 @@ async fn an_adopted_guard_with_a_lower_token_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn the_longest_durations_do_not_overflow() {
-    let locks = Locker::builder(with(Memory::new(), |c| c.ttl_max = Duration::MAX))
+    let locks = Locker::builder(changed(with(Memory::new(), |c| c.ttl_max = Duration::MAX)))
         .max_ttl(Duration::MAX)
         .timeout(Duration::MAX)
         .outage_timeout(Duration::MAX)
@@ -430,7 +431,7 @@ async fn a_renewal_that_is_told_less_takes_nothing_back() {
         }
         grant
     };
-    let locks = Locker::new(told);
+    let locks = Locker::new(changed(told));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     guard.extend(secs(600)).await.unwrap();
     let extended = Moment::now();

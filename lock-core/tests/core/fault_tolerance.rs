@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
+use lock_core::layer::{Layer, Layered};
 use lock_core::*;
 
 const fn secs(secs: u64) -> Duration {
@@ -18,52 +19,30 @@ const fn millis(millis: u64) -> Duration {
 
 /// A backend with changed capabilities; without a queue if order is not FIFO.
 #[derive(Debug)]
-struct Caps(Arc<dyn Backend>, fn(&mut Capabilities));
+struct Caps(fn(&mut Capabilities));
 #[async_trait]
-impl Backend for Caps {
-    fn capabilities(&self) -> Capabilities {
-        let mut caps = self.0.capabilities();
-        (self.1)(&mut caps);
+impl Layer for Caps {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut caps = inner.capabilities();
+        (self.0)(&mut caps);
         caps
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.try_acquire(claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        if self.capabilities().order == Order::PerProcess {
+
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        if self.capabilities(inner).order == Order::PerProcess {
             sleep(millis(20)).await;
             return Ok(Wake::Retry);
         }
-        self.0.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.0.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
+        inner.wait(claim).await
     }
 }
-fn lineless(inner: impl Backend) -> Caps {
-    Caps(Arc::new(inner), |caps| {
+fn lineless(inner: impl Backend) -> Layered<Caps> {
+    let caps = Caps(|caps| {
         caps.order = Order::PerProcess;
         caps.wakeup = Wakeup::Poll;
         caps.loss_push = Support::Absent;
-    })
+    });
+    Layered::new(Arc::new(inner), caps)
 }
 
 #[test]
@@ -290,51 +269,44 @@ fn a_runtime_without_timers() {
 
 #[derive(Debug)]
 struct Gated {
-    inner: Memory,
     gate: Arc<tokio::sync::Semaphore>,
     shut: Verb,
 }
 #[async_trait]
-impl Backend for Gated {
-    fn capabilities(&self) -> Capabilities {
-        let mut caps = self.inner.capabilities();
+impl Layer for Gated {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut caps = inner.capabilities();
         caps.order = Order::PerProcess;
         caps
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.inner.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.inner.try_acquire(claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+
+    async fn wait(&self, _: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         let _ = claim;
         std::future::pending().await
     }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+
+    async fn wait_lost(&self, _: &dyn Backend, claim: &Claim) -> Result<(), Fault> {
         let _ = claim;
         std::future::pending().await
     }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         if self.shut == Verb::Renew {
             let _ = self.gate.acquire().await;
         }
-        self.inner.renew(claims).await
+        inner.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
+
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) -> Result<Release, Fault> {
         if self.shut == Verb::Release {
             let _ = self.gate.acquire().await;
         }
-        self.inner.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.inner.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.inner.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.inner.break_lock(name, expected).await
+        inner.release(claim, how).await
     }
 }
 fn rt() -> tokio::runtime::Runtime {
@@ -344,8 +316,10 @@ fn rt() -> tokio::runtime::Runtime {
 fn a_release_dropped_on_a_short_lived_runtime_is_finished() {
     let memory = Memory::new();
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
-    let locks =
-        Locker::new(Gated { inner: memory.clone(), gate: gate.clone(), shut: Verb::Release });
+    let locks = Locker::new(Layered::new(
+        Arc::new(memory.clone()),
+        Gated { gate: gate.clone(), shut: Verb::Release },
+    ));
     let home = rt();
     let guard = home.block_on(locks.lock("n").unwrap().acquire()).unwrap();
     let visit = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -364,7 +338,8 @@ fn a_verify_under_way_at_shutdown_does_not_block_the_local_queue() {
     let memory = Memory::new();
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let (a, b) = (rt(), rt());
-    let gated = Gated { inner: memory.clone(), gate: gate.clone(), shut: Verb::Renew };
+    let gated =
+        Layered::new(Arc::new(memory.clone()), Gated { gate: gate.clone(), shut: Verb::Renew });
     let locks = Locker::builder(gated).executor(Executor::of(a.handle().clone())).build();
     let guard = Arc::new(a.block_on(locks.lock("n").unwrap().ttl(millis(1000)).acquire()).unwrap());
     let signal = guard.loss_signal();
@@ -481,7 +456,7 @@ async fn waiters_are_served_when_a_kept_minimum_hold_ends() {
 async fn a_repeated_token_is_not_a_grant() {
     #[derive(Debug)]
     struct Same;
-    let locks = Locker::new(Repeats(Memory::new()));
+    let locks = Locker::new(Layered::new(Arc::new(Memory::new()), Repeats));
     let _ = Same;
     let a = locks.lock("n").unwrap().acquire().await.unwrap();
     let first = a.fencing_token();
@@ -490,17 +465,11 @@ async fn a_repeated_token_is_not_a_grant() {
     assert!(b.is_err(), "two grants with the token {first:?}: {b:?}");
 }
 #[derive(Debug)]
-struct Repeats(Memory);
+struct Repeats;
 #[async_trait]
-impl Backend for Repeats {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(match self.0.try_acquire(claim).await? {
+impl Layer for Repeats {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match inner.try_acquire(claim).await? {
             Attempt::Acquired(mut g) => {
                 g.token = FencingToken::from_backend(7);
                 Attempt::Acquired(g)
@@ -508,31 +477,14 @@ impl Backend for Repeats {
             c => c,
         })
     }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.0.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+
+    async fn renew(&self, _: &dyn Backend, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         Vec::new()
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
     }
 }
 #[tokio::test(start_paused = true)]
 async fn adopt_of_a_backend_that_does_not_answer_is_broken_not_notheld() {
-    let locks = Locker::new(Repeats(Memory::new()));
+    let locks = Locker::new(Layered::new(Arc::new(Memory::new()), Repeats));
     let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
     let detached = guard.detach().await.unwrap();
     assert_eq!(locks.adopt(detached).await.unwrap_err().kind(), ErrorKind::BackendBroken);
@@ -561,7 +513,7 @@ async fn memory_forgets_what_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_holder_whose_lease_is_said_to_be_over_does_not_cause_a_storm() {
     let counted = FaultInjector::new(Arc::new(Memory::new()), |_| Injection::None);
-    let locks = Locker::new(ZeroLapse(counted.clone()));
+    let locks = Locker::new(Layered::new(Arc::new(counted.clone()), ZeroLapse));
     let holder = locks.lock("n").unwrap().acquire().await.unwrap();
     let before = counted.calls();
     assert!(locks.lock("n").unwrap().try_acquire_for(secs(60)).await.unwrap().is_none());
@@ -570,41 +522,14 @@ async fn a_holder_whose_lease_is_said_to_be_over_does_not_cause_a_storm() {
     drop(holder);
 }
 #[derive(Debug)]
-struct ZeroLapse(FaultInjector);
+struct ZeroLapse;
 #[async_trait]
-impl Backend for ZeroLapse {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(match self.0.try_acquire(claim).await? {
+impl Layer for ZeroLapse {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match inner.try_acquire(claim).await? {
             Attempt::Contended { .. } => Attempt::Contended { expires_in: Some(Duration::ZERO) },
             a => a,
         })
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.0.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.0.renew(c).await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
     }
 }
 
@@ -620,33 +545,18 @@ async fn adopt_after_close() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_of_zero_in_a_renewal_does_not_spin() {
     let calls = Arc::new(AtomicU64::new(0));
-    let locks = Locker::new(ShortRenew(Memory::new(), calls.clone()));
+    let locks = Locker::new(Layered::new(Arc::new(Memory::new()), ShortRenew(calls.clone())));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     let _ = tokio::time::timeout(secs(20), guard.lost()).await;
     let n = calls.load(Ordering::SeqCst);
     assert!(n < 1000, "{n} renewals");
 }
 #[derive(Debug)]
-struct ShortRenew(Memory, Arc<AtomicU64>);
+struct ShortRenew(Arc<AtomicU64>);
 #[async_trait]
-impl Backend for ShortRenew {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.try_acquire(claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.0.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        let n = self.1.fetch_add(1, Ordering::SeqCst);
+impl Layer for ShortRenew {
+    async fn renew(&self, _: &dyn Backend, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let n = self.0.fetch_add(1, Ordering::SeqCst);
         if n > 100_000 {
             std::future::pending::<()>().await;
         }
@@ -654,18 +564,6 @@ impl Backend for ShortRenew {
         sleep(millis(1)).await;
         let since = Moment::now();
         c.iter().map(|_| Ok(Renewal::Held(Grant::new(Lease::For(Duration::ZERO), since)))).collect()
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
     }
 }
 
@@ -708,19 +606,17 @@ async fn close_waits_for_releases_that_are_awaited_elsewhere() {
 }
 
 #[derive(Debug)]
-struct NoLease(Memory, Arc<AtomicU64>);
+struct NoLease(Arc<AtomicU64>);
 #[async_trait]
-impl Backend for NoLease {
-    fn capabilities(&self) -> Capabilities {
-        let mut c = self.0.capabilities();
+impl Layer for NoLease {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut c = inner.capabilities();
         c.takeover = Takeover::AtOnce;
         c
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(match self.0.try_acquire(claim).await? {
+
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match inner.try_acquire(claim).await? {
             Attempt::Acquired(mut g) => {
                 g.lease = Lease::WhileProcessLives;
                 Attempt::Acquired(g)
@@ -728,27 +624,10 @@ impl Backend for NoLease {
             c => c,
         })
     }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.0.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.1.fetch_add(1, Ordering::SeqCst);
+
+    async fn renew(&self, _: &dyn Backend, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
         std::future::pending().await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
     }
 }
 #[test]
@@ -756,7 +635,7 @@ fn loss_is_told_when_the_runtime_goes_during_a_renewal_without_lease() {
     let renewals = Arc::new(AtomicU64::new(0));
     let a = rt();
     let executor = Executor::of(a.handle().clone());
-    let backend = NoLease(Memory::new(), renewals.clone());
+    let backend = Layered::new(Arc::new(Memory::new()), NoLease(renewals.clone()));
     let locks = Locker::builder(backend).executor(executor).build();
     let guard = a.block_on(locks.lock("n").unwrap().ttl(millis(100)).acquire()).unwrap();
     while renewals.load(Ordering::SeqCst) == 0 {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
+use lock_core::layer::{Layer, Layered};
 use lock_core::*;
 
 const fn secs(secs: u64) -> Duration {
@@ -63,50 +64,37 @@ impl Drop for Waiting {
 }
 
 #[async_trait]
-impl Backend for Counted {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { loss_push: self.loss_push, ..self.memory.capabilities() }
+impl Layer for Counted {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        Capabilities { loss_push: self.loss_push, ..inner.capabilities() }
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.memory.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.memory.try_acquire(claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.memory.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+
+    async fn wait_lost(&self, inner: &dyn Backend, claim: &Claim) -> Result<(), Fault> {
         self.waits.fetch_add(1, Ordering::SeqCst);
         let _waiting = Waiting::new(&self.waiting);
         match self.manner {
-            Manner::AsInMemory => self.memory.wait_lost(claim).await,
+            Manner::AsInMemory => inner.wait_lost(claim).await,
             Manner::Never => std::future::pending().await,
             Manner::AtOnce => Ok(()),
             Manner::InErrors => Err(Fault::unknown(FaultKind::Unavailable, "no luck")),
             Manner::InPanics => panic!("no luck"),
         }
     }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.renewals.fetch_add(1, Ordering::SeqCst);
-        self.memory.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.memory.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.memory.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.memory.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.memory.break_lock(name, expected).await
+        inner.renew(claims).await
     }
 }
 
 async fn hold(backend: &Counted, ttl: Duration) -> LockGuard {
-    Locker::new(backend.clone()).lock("n").unwrap().ttl(ttl).acquire().await.unwrap()
+    Locker::new(Layered::new(Arc::new(backend.memory.clone()), backend.clone()))
+        .lock("n")
+        .unwrap()
+        .ttl(ttl)
+        .acquire()
+        .await
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +168,10 @@ async fn short_holds_and_backends_without_loss_push_do_not_wait_for_a_push() {
 #[tokio::test(start_paused = true)]
 async fn a_push_renews_no_hold_that_is_not_to_be_renewed() {
     let backend = Counted::new(Support::Present, Manner::AtOnce);
-    let lock = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(3600));
+    let lock = Locker::new(Layered::new(Arc::new(backend.memory.clone()), backend.clone()))
+        .lock("n")
+        .unwrap()
+        .ttl(secs(3600));
     let guard = lock.renewal(RenewalPolicy::off()).acquire().await.unwrap();
     sleep(secs(1000)).await;
     assert!(guard.is_held());
@@ -205,12 +196,18 @@ async fn a_backend_that_wakes_for_nothing_costs_little() {
 #[tokio::test(start_paused = true)]
 async fn a_push_does_not_overrule_the_policy() {
     let backend = Counted::new(Support::Present, Manner::AtOnce);
-    let lock = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(100));
+    let lock = Locker::new(Layered::new(Arc::new(backend.memory.clone()), backend.clone()))
+        .lock("n")
+        .unwrap()
+        .ttl(secs(100));
     let guard = lock.renewal(RenewalPolicy::off()).acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Expired);
     let (_, _, renewals) = backend.counts();
     assert_eq!(renewals, 0);
-    let probed = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(100));
+    let probed = Locker::new(Layered::new(Arc::new(backend.memory.clone()), backend.clone()))
+        .lock("n")
+        .unwrap()
+        .ttl(secs(100));
     let probed = probed.renewal(RenewalPolicy::default().only_while(|| false));
     let guard = probed.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Expired);

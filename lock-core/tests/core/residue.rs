@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
+use lock_core::layer::{Layer, Layered};
 use lock_core::*;
 
 const fn secs(secs: u64) -> Duration {
@@ -16,42 +17,19 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 #[derive(Debug)]
-struct Lineless(Arc<dyn Backend>);
+struct Lineless;
 #[async_trait]
-impl Backend for Lineless {
-    fn capabilities(&self) -> Capabilities {
-        let mut caps = self.0.capabilities();
+impl Layer for Lineless {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        let mut caps = inner.capabilities();
         caps.order = Order::PerProcess;
         caps.wakeup = Wakeup::Poll;
         caps
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.0.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.try_acquire(claim).await
-    }
-    async fn wait(&self, _: &Claim) -> Result<Wake, Fault> {
+
+    async fn wait(&self, _: &dyn Backend, _: &Claim) -> Result<Wake, Fault> {
         sleep(millis(5)).await;
         Ok(Wake::Retry)
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.0.wait_lost(claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.0.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.0.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.0.inspect(name).await
-    }
-    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
-        self.0.list(p, a, l).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.0.break_lock(name, expected).await
     }
 }
 
@@ -152,7 +130,7 @@ fn stress_fifo() {
 #[test]
 fn stress_lineless() {
     let memory = Memory::new();
-    stress(&Locker::new(Lineless(Arc::new(memory.clone()))), &memory);
+    stress(&Locker::new(Layered::new(Arc::new(memory.clone()), Lineless)), &memory);
 }
 
 #[test]
@@ -165,55 +143,13 @@ fn nothing_is_kept_when_all_is_dropped() {
         }
     }
     let gone = Arc::new(AtomicBool::new(false));
-    #[derive(Debug)]
-    struct B {
-        inner: Lineless,
-        _dropped: Flag,
-    }
-    #[async_trait]
-    impl Backend for B {
-        fn capabilities(&self) -> Capabilities {
-            self.inner.capabilities()
-        }
-        async fn identity(&self) -> Result<Option<Identity>, Fault> {
-            self.inner.identity().await
-        }
-        async fn try_acquire(&self, c: &Claim) -> Result<Attempt, Fault> {
-            self.inner.try_acquire(c).await
-        }
-        async fn wait(&self, c: &Claim) -> Result<Wake, Fault> {
-            self.inner.wait(c).await
-        }
-        async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-            self.inner.wait_lost(claim).await
-        }
-        async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-            self.inner.renew(c).await
-        }
-        async fn release(&self, c: &Claim, h: ReleaseMode) -> Result<Release, Fault> {
-            self.inner.release(c, h).await
-        }
-        async fn inspect(&self, n: &LockName) -> Result<LockState, Fault> {
-            self.inner.inspect(n).await
-        }
-        async fn list(
-            &self,
-            p: &str,
-            a: Option<&LockName>,
-            l: usize,
-        ) -> Result<Vec<Listed>, Fault> {
-            self.inner.list(p, a, l).await
-        }
-        async fn break_lock(&self, n: &LockName, e: &OwnerId) -> Result<bool, Fault> {
-            self.inner.break_lock(n, e).await
-        }
-    }
+    impl Layer for Flag {}
     let rt = rt(1);
     rt.block_on(async {
-        let locks = Locker::new(B {
-            inner: Lineless(Arc::new(Memory::new())),
-            _dropped: Flag(gone.clone()),
-        });
+        let locks = Locker::new(Layered::new(
+            Arc::new(Layered::new(Arc::new(Memory::new()), Lineless)),
+            Flag(gone.clone()),
+        ));
         let a = locks.lock("a").unwrap().ttl(millis(50)).acquire().await.unwrap();
         let b = locks.lock("b").unwrap().acquire().await.unwrap();
         let w = locks.lock("b").unwrap();
@@ -273,7 +209,7 @@ fn a_waker_that_polls_at_once_does_not_deadlock_the_memory_backend() {
 fn shutdown_storm() {
     for round in 0..20 {
         let memory = Memory::new();
-        let locks = Locker::new(Lineless(Arc::new(memory.clone())));
+        let locks = Locker::new(Layered::new(Arc::new(memory.clone()), Lineless));
         let a = rt(2);
         let guards: Vec<_> = (0..20)
             .map(|i| {

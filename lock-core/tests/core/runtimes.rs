@@ -6,15 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use lock_core::backend::{
-    Attempt, Claim, Fault, Identity, Lease, Listed, LockState, Release, ReleaseMode, Renewal,
-    Ticket, Wake,
-};
+use lock_core::backend::{Attempt, Claim, Fault, Lease, Renewal, Ticket};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
+use lock_core::layer::{Layer, Layered};
 use lock_core::{
     Backend, Capabilities, Effect, ErrorKind, Executor, LockGuard, LockName, Locker, Loss, Memory,
-    OwnerId, RenewalPolicy, Support, Takeover,
+    RenewalPolicy, Support, Takeover,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -261,21 +259,18 @@ fn a_policy_ends_the_lock_of_a_runtime_that_does_not_respond() {
 /// Grants a ticket with each lock, and answers no renewal.
 #[derive(Debug)]
 struct Ticketed {
-    inner: Memory,
     ticket: Arc<()>,
     renewing: Arc<AtomicBool>,
 }
 
 #[async_trait]
-impl Backend for Ticketed {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { takeover: Takeover::AtOnce, ..self.inner.capabilities() }
+impl Layer for Ticketed {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        Capabilities { takeover: Takeover::AtOnce, ..inner.capabilities() }
     }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.inner.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(match self.inner.try_acquire(claim).await? {
+
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match inner.try_acquire(claim).await? {
             Attempt::Acquired(mut grant) => {
                 grant.lease = Lease::WhileProcessLives;
                 grant.ticket = Some(Ticket::new(Arc::clone(&self.ticket)));
@@ -284,32 +279,10 @@ impl Backend for Ticketed {
             contended @ Attempt::Contended { .. } => contended,
         })
     }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.inner.wait(claim).await
-    }
-    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.inner.wait_lost(claim).await
-    }
-    async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+
+    async fn renew(&self, _: &dyn Backend, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.renewing.store(true, Ordering::SeqCst);
         pending().await
-    }
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.inner.release(claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.inner.inspect(name).await
-    }
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, Fault> {
-        self.inner.list(prefix, after, limit).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.inner.break_lock(name, expected).await
     }
 }
 
@@ -317,11 +290,8 @@ impl Backend for Ticketed {
 fn a_ticket_goes_with_the_runtime_also_while_a_renewal_is_under_way() {
     for dies in [single as fn() -> Runtime, runtime] {
         let (ticket, renewing) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
-        let backend = Ticketed {
-            inner: Memory::new(),
-            ticket: Arc::clone(&ticket),
-            renewing: Arc::clone(&renewing),
-        };
+        let layer = Ticketed { ticket: Arc::clone(&ticket), renewing: Arc::clone(&renewing) };
+        let backend = Layered::new(Arc::new(Memory::new()), layer);
         let home = dies();
         let locks_on = Executor::of(home.handle().clone());
         let locks = Locker::builder(backend).executor(locks_on).build();

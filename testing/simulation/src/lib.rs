@@ -27,6 +27,7 @@ use fastrand::Rng;
 use lock_core::backend::{FaultKind, QUEUE_ENTRY_GRACE};
 use lock_core::clock::{Moment, repeat_pauses, sleep, sleep_until};
 use lock_core::faults::{Call, Injection, Verb};
+use lock_core::layer::Layered;
 use lock_core::{Backend, FenceGate, LockName, Locker};
 use tokio::task::JoinSet;
 
@@ -290,7 +291,7 @@ impl World {
         }
         let inner = harness.client().await;
         let Plan { drift, is_queueless, .. } = plan;
-        let caps = Variant { inner, drift, is_queueless }.capabilities();
+        let caps = Layered::new(inner, Variant { drift, is_queueless }).capabilities();
         let recorder = Recorder::in_memory(Clock::core(), header(seed, &plan, &caps));
         let resources = (0..plan.locks).map(|_| FenceGate::new(0)).collect();
         let stormy = AtomicBool::new(!plan.is_calm());
@@ -405,7 +406,7 @@ impl World {
         let inner = self.harness.client_of(process, Box::new(script)).await;
         let Plan { drift, is_queueless, .. } = self.plan;
         self.count(if is_queueless { "client without a queue" } else { "client" });
-        let backend = Arc::new(Variant { inner, drift, is_queueless });
+        let backend = Arc::new(Layered::new(inner, Variant { drift, is_queueless }));
         Locker::builder_from(backend)
             .timeout(self.plan.timeout)
             .default_ttl(self.plan.ttl)
