@@ -47,6 +47,9 @@
 //! | `wait` | span, debug | `lock.name`, `lock.backend`, `lock.owner` |
 //! | `renew` | span, debug | `lock.backend`, `lock.count`; `lock.name` and `lock.owner` of the first one |
 //! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome` |
+//! | `acquired`, `contended` | event, debug | those of the `acquire` span |
+//! | `released` | event, debug | `lock.name`, `lock.backend`, `lock.owner` |
+//! | `still waiting after 10 s` | event, info | `lock.name`, `lock.backend`, `lock.holder` (its label), `lock.waiting` |
 //! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.reason` |
 //!
 //! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no

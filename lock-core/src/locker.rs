@@ -524,8 +524,8 @@ impl LockerBuilder {
     /// [order](Capabilities::order) is [`PerProcess`](crate::Order::PerProcess) then, and only one
     /// waiter of this locker at a time is in its queue.
     ///
-    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the
-    /// backend knows the first one only: [`inspect`](Locker::inspect) shows that one, and
+    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own. The backend
+    /// knows only the owner id of the first one, and [`inspect`](Locker::inspect) shows that.
     /// [`break_lock`](Locker::break_lock) with it ends the hold of the current holder. A lock is
     /// released on the backend if one of the waiters asks for another ttl or a
     /// [detachable](Lock::detachable) lock, or if it is one itself. The same holds if its lease is
@@ -734,7 +734,10 @@ impl Lock {
                 Support::Absent => None,
             };
             let holder = seen.as_ref().and_then(|seen| seen.holders.first());
+            // The span of the acquisition is at DEBUG, so this event names the lock itself.
             tracing::info!(
+                lock.name = %self.name,
+                lock.backend = self.engine.caps.backend,
                 lock.holder = holder.and_then(|holder| holder.label.as_ref()).map(Label::as_str),
                 lock.waiting = seen.as_ref().and_then(|seen| seen.waiting),
                 "still waiting after 10 s"

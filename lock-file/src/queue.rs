@@ -3,8 +3,8 @@
 //!
 //! This is a queue lock after Craig, and Landin and Hagersten ("Queue locks on cache coherent
 //! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its
-//! own, which is open for writing as long as it waits and, if it was granted in its turn, as long
-//! as it holds. The process behind it has that pipe open for reading. The kernel hangs up when the
+//! own. It keeps the pipe open for writing while it waits, and while it holds the lock if it was
+//! granted in its turn. The process behind it has that pipe open for reading. The kernel hangs up when the
 //! last copy of the writing end is closed: at the release, at a cancellation, or when the process
 //! dies. So a release wakes one process, needs no inotify, and costs the same however many wait.
 //!

@@ -1,11 +1,11 @@
-//! Those of this process who stand in line on the server, and what is known there of their locks.
+//! The queue entries of this process on the server, and the messages that it has for them.
 //!
-//! A place is as good as the connection on which it was confirmed: what the server sends while that is away
-//! is lost. So whoever has a place need not ask again, but for one of them in each lease, for all; and
-//! whoever may have lost it has to.
+//! An entry is as good as the connection on which it was confirmed: a message is lost while that
+//! connection is down. One waiter of each lock attempts again in each lease, for all of them. A waiter
+//! whose entry may be lost attempts again at once.
 //!
-//! The table is as large as the number of claims that wait, and core bounds those. It holds owner ids as the
-//! server has them, so nothing of it can be shown.
+//! Core bounds the number of waiting claims, and so this table. It holds owner ids, so `Debug` shows
+//! none of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;

@@ -18,7 +18,7 @@ pub(super) async fn inspect_shows_the_holder(ctx: Arc<Ctx>) -> Verdict {
     for renewed in [false, true] {
         if renewed {
             let Some(Ok(Renewal::Held(grant))) = client.renew(&[&claim]).await.pop() else {
-                violated!("inspecting injected the holder: its renewal failed");
+                violated!("inspect disturbed the holder: its renewal failed");
             };
             claim.ticket = grant.ticket;
         }
@@ -38,7 +38,7 @@ pub(super) async fn inspect_shows_the_holder(ctx: Arc<Ctx>) -> Verdict {
     }
     ensure!(
         client.release(&claim, ReleaseMode::now()).await? == Release::Released,
-        "inspecting injected the holder"
+        "inspect disturbed the holder"
     );
     ensure!(other.inspect(&name("n")).await?.holders.is_empty(), "a released lock has a holder");
     ensure!(ctx.is_free(&name("n")).await?, "inspecting took the lock");

@@ -629,6 +629,30 @@ async fn a_lock_that_was_left_to_the_next_one_and_had_been_lost_is_a_warning() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_wait_names_the_lock_and_its_holder_once_and_goes_on() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let _tracing = listening(&seen);
+    let memory = Memory::new();
+    let holder = Locker::builder(memory.clone()).label(Label::new("web-1")).build();
+    let guard = holder.lock("n").unwrap().acquire().await.unwrap();
+    let lock = Locker::new(memory).lock("n").unwrap();
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let reports = |seen: &Seen| {
+        seen.iter().filter(|(name, _)| name == "event INFO").cloned().collect::<Vec<_>>()
+    };
+    sleep(secs(9)).await;
+    assert!(reports(&seen.lock().unwrap()).is_empty());
+    sleep(secs(60)).await;
+    let all = reports(&seen.lock().unwrap());
+    assert_eq!(all.len(), 1, "{all:?}");
+    for field in ["lock.name", "lock.backend", "lock.holder", "lock.waiting"] {
+        assert!(format!("{all:?}").contains(field), "{field}: {all:?}");
+    }
+    guard.release().await.unwrap();
+    assert!(waiter.await.unwrap().unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
 async fn spans_and_events_carry_the_documented_fields() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let _tracing = listening(&seen);

@@ -58,6 +58,17 @@ async fn a_failed_release_keeps_the_value() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn dropped_work_releases_the_lock() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let lock = locks.lock("n").unwrap();
+    let endless = lock.run(async |_| std::future::pending::<Result<(), ()>>().await);
+    assert!(tokio::time::timeout(Duration::from_secs(5), endless).await.is_err());
+    locks.close().await.unwrap();
+    assert!(memory.is_empty(), "the lock is held, and no caller has it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn contention_is_none() {
     let locks = Locker::new(Memory::new());
     let lock = locks.lock("n").unwrap();

@@ -8,10 +8,12 @@
 //! hold, no two claims that overlap at all. One mistake at a time (`Mistake`) must be found as well: a mistake
 //! that is not found out is a hole in the model.
 //!
-//! A pass says nothing about bigger bounds, and nothing about the code: whoever changes the one has to change
-//! the other. Left out: retries, waiting, and tombstones: a request that is late takes the vote for nobody, but for those by
-//! which a vote is to be won back: they may be given up and land later, also during a renewal. Votes that come
-//! after the grant do not count here; in the code they do, and `docs/design/quorum.md` names the gap.
+//! A pass proves nothing about larger bounds or about the code: change both together.
+//!
+//! The model has no retries, no waiting and no tombstones. A late request takes no vote, except one
+//! that wins a vote back: its caller may give up, and it may land later, also during a renewal. Votes
+//! that arrive after the grant do not count here. In the code they do; `docs/design/quorum.md` names
+//! the gap.
 
 mod world;
 

@@ -1,27 +1,39 @@
 -- One attempt to get the lock. The same owner again is the same acquisition.
 --
--- KEYS  1 the lock   2 its token key   3 its queue   4 its processes   5 the tombstone of this owner
---       6 the release key, if it waits without a queue entry
--- ARGV  1 owner   2 ttl in ms   3 retention of the token key in ms; empty ones at the end may be missing:
---       4 label, or ''   5 the number of its arrival, or '' if it has none
---       6 '1' if waiters have to mark the lock, because its holder may release it by a command that
---       does not check for waiters: it deletes the holder's value, and a marked lock has another value
---       7 the number to exceed, or ''
---       8 if it queues: the channel of its process, with the digits of the connection
--- Answers number: granted for the ttl, under that number
---         {1, number, lease in ms, now, 0}: granted
---         {0, arrival or '', remaining ms, or -1 without expiry, now, flags}: held by a client of this library
---         {2, the same}: held by a foreign client, which left no owner id
---         {3, '', 0, now, 0}: this owner was released before
--- where now is the server's time in µs, and flags the sum of 1 if the server had forgotten this process, 2 if
--- it is one of the first two in the queue, and 4 if this owner's entry was gone.
+-- KEYS[1]  The lock.
+-- KEYS[2]  Its token key.
+-- KEYS[3]  Its queue.
+-- KEYS[4]  Its processes.
+-- KEYS[5]  The tombstone of this owner.
+-- KEYS[6]  The release key, if the claim waits without a queue entry.
 --
--- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
--- not later. Without waiters, the first one here is the token key: a script that fails has not taken the lock.
+-- Arguments that are empty at the end may be missing.
+-- ARGV[1]  The owner id.
+-- ARGV[2]  The ttl in ms.
+-- ARGV[3]  The retention of the token key in ms.
+-- ARGV[4]  The label, or ''.
+-- ARGV[5]  The number of its arrival, or ''.
+-- ARGV[6]  '1' if waiters have to mark the lock. Its holder may release it by a command that deletes
+--          the holder's value and does not check for waiters. A marked lock has another value.
+-- ARGV[7]  The minimum token, or ''.
+-- ARGV[8]  If the claim queues: the channel of its process, with the digits of the connection.
 --
--- Nearly every attempt ends in this file: the lock is free, there are no waiters, and the clock is ahead of the token key, or what is
--- to be exceeded is ahead of both: that is how a member of a quorum is asked. So it makes neither functions nor numbers
--- here, but for that: each of them costs the server about as much as a command does.
+-- Replies:
+--   number                                   Granted for the ttl, with that token.
+--   {1, number, lease in ms, now, 0}         Granted.
+--   {0, arrival or '', remaining, now, flags}  Held by a client of this library.
+--   {2, the same}                            Held by a foreign client, which left no owner id.
+--   {3, '', 0, now, 0}                       This owner was released before.
+-- `remaining` is in ms, or -1 without expiry; `now` is the server's time in µs. `flags` adds 1 if the
+-- server had forgotten this process, 2 if the claim is one of the first two in the queue, and 4 if
+-- its entry was gone.
+--
+-- The server refuses writes (memory limit, replica, disk, rights) at the first write of a script, and
+-- not later. Without waiters, that is the token key here: a script that fails has not taken the lock.
+--
+-- Most attempts end in this file: the lock is free, there are no waiters, and the clock is ahead of
+-- the token key. An attempt of a quorum also ends here, if its minimum token is ahead of both. This
+-- path creates no functions and no other numbers: each costs the server about as much as a command.
 
 local lock, token_key, queue, processes, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl, label, min_token = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[7] or ''

@@ -1,19 +1,26 @@
 -- Removes all state of an owner, and no state of another one. A released lock is the next waiter's
 -- when this ends.
 --
--- KEYS  1 the lock   2 its token key   3 its queue   4 its processes   5 its release key
--- ARGV  1 owner
+-- KEYS[1]  The lock.
+-- KEYS[2]  Its token key.
+-- KEYS[3]  Its queue.
+-- KEYS[4]  Its processes.
+-- KEYS[5]  Its release key.
+-- ARGV[1]  The owner id.
+--
 -- If the release does more than end a hold:
--- KEYS  6 the tombstone of this owner
--- ARGV  2 keep others out for so many ms, or 0   3 '1' if an attempt may still arrive
---       4 the queue entry of this owner, or ''
--- Answers 1: it held the lock until now   0: it did not
+-- KEYS[6]  The tombstone of this owner.
+-- ARGV[2]  The rest of a minimum hold in ms, or 0.
+-- ARGV[3]  '1' if an attempt may still arrive.
+-- ARGV[4]  The queue entry of this owner, or ''.
 --
--- After the release all commands run by pcall: a completed release must not end as an error. A command that frees
--- memory or only sets an expiry is allowed at the memory limit, and after it so is every other write of the
--- script: that is why SET never comes first.
+-- Replies 1 if this owner held the lock until now, else 0.
 --
--- Nearly every release ends in this file, with or without waiters: see quick_acquire.lua. For waiters it does
+-- After the release all commands run by pcall: a completed release must not end as an error. At the
+-- memory limit the server allows a command that frees memory or only sets an expiry, and after it all
+-- other writes of the script. So SET never comes first.
+--
+-- Most releases end in this file, with or without waiters: see quick_acquire.lua. For waiters it does
 -- the same as `grant_next` in queue.lua, in the usual case.
 
 local lock, token_key, queue, processes, release_key, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

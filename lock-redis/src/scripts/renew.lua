@@ -1,9 +1,14 @@
 -- Renews the leases of a batch of claims. Never re-creates, never adopts, never shortens.
 --
--- KEYS  for each claim: the lock, its token key, its queue, its processes, its release key
--- ARGV  for each claim: owner, ttl in ms, '1' to prolong the token key, and its queue entry if it
---       was sent the lock and has not said so yet, or ''
--- Answers for each claim {number, lease in ms}, or {'', 0}: not held
+-- Five keys for each claim: the lock, its token key, its queue, its processes, its release key.
+--
+-- Four arguments for each claim:
+--   1  The owner id.
+--   2  The ttl in ms.
+--   3  '1' to prolong the token key.
+--   4  The queue entry, if the server granted the lock and the client has not confirmed it yet, or ''.
+--
+-- Replies {number, lease in ms} for each claim, or {'', 0} if it does not hold the lock.
 --
 -- If the lock is gone, deleted by hand or expired, the next waiter in the queue gets it.
 

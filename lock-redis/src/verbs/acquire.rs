@@ -38,11 +38,13 @@ use redis::{FromRedisValue, from_redis_value};
 pub(crate) const ENDED_EARLY: &str =
     "the lease ended before replicas knew of the lock; ask for a longer one, or look at the server";
 
-/// What an attempt is told of its place in line.
+/// A flag of a reply: the server had forgotten this process.
 pub(crate) const PROCESS_IS_NEW: u8 = 1;
 
+/// A flag of a reply: the claim is one of the first two in the queue.
 pub(crate) const IS_NEXT: u8 = 2;
 
+/// A flag of a reply: the entry of the claim was gone.
 pub(crate) const WAS_REQUEUED: u8 = 4;
 
 impl Redis {

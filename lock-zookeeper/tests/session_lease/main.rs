@@ -34,7 +34,7 @@
 //! * Commits, pings and other answers to a follower are one ordered stream, and so are its
 //!   messages.
 //!
-//! These faults are injected, too:
+//! These faults are disturbed, too:
 //!
 //! * Each direction of each connection is slow for a while or cut for good.
 //! * The client, the follower or the leader stalls, and its threads wake one by one.

@@ -112,11 +112,11 @@ pub(crate) const SPANNED: Rule = Rule {
 
 const SPAN: Span = Span { length: 333, rest: 166, from_answer: true, to_one_before: true };
 
-/// Sent at any time: as good.
+/// An equivalent rule: heartbeat writes are sent at any time.
 pub(crate) const AT_ANY_TIME: Rule =
     Rule { name: "at any time", spacing: Spacing::Drawn, ..SPANNED };
 
-/// As good: a new connection counts as a heartbeat write, once one of its own is answered.
+/// An equivalent rule: a new connection counts as a heartbeat write once its first write is answered.
 pub(crate) const REOPENED_COUNTS: Rule =
     Rule { name: "reopened counts", reopened: Reopened::FromAsking, ..SPANNED };
 

@@ -206,7 +206,7 @@ impl Draw {
     }
 
     fn disturbances(&mut self, horizon: Time) -> Vec<Injection> {
-        let mut all: Vec<_> = (0..self.rng.usize(..6)).map(|_| self.injection(horizon)).collect();
+        let mut all: Vec<_> = (0..self.rng.usize(..6)).map(|_| self.disturbance(horizon)).collect();
         if self.rng.u8(..4) == 0 {
             let link = match self.member {
                 LEADER => Link::ClientTo(LEADER),
@@ -223,7 +223,7 @@ impl Draw {
         all
     }
 
-    fn injection(&mut self, horizon: Time) -> Injection {
+    fn disturbance(&mut self, horizon: Time) -> Injection {
         let elsewhere = !self.narrow && self.rng.u8(..8) == 0;
         let member = if elsewhere { self.rng.usize(..MEMBERS) } else { self.member };
         let follower = member.min(FOLLOWERS - 1);

@@ -193,11 +193,11 @@ impl<'a> World<'a> {
 
     fn prepare(&mut self) {
         let scenario = self.scenario;
-        for (index, injection) in scenario.disturbances.iter().enumerate() {
-            match injection.kind {
+        for (index, disturbance) in scenario.disturbances.iter().enumerate() {
+            match disturbance.kind {
                 Kind::Slow(..) => {}
-                Kind::Cut(link) => self.cut[index_of_link(link)] = injection.from,
-                _ => self.push(injection.from, Event::Disturb(index)),
+                Kind::Cut(link) => self.cut[index_of_link(link)] = disturbance.from,
+                _ => self.push(disturbance.from, Event::Disturb(index)),
             }
         }
         self.push(scenario.first_ping, Event::PingRound);
@@ -291,10 +291,10 @@ impl<'a> World<'a> {
 
     fn arrival(&mut self, link: Link) -> Time {
         let mut at = self.now + self.scenario.delay + self.rng.u64(..=self.scenario.jitter);
-        for injection in &self.scenario.disturbances {
-            if let Kind::Slow(slow, extra) = injection.kind
+        for disturbance in &self.scenario.disturbances {
+            if let Kind::Slow(slow, extra) = disturbance.kind
                 && slow == link
-                && injection.during().contains(&self.now)
+                && disturbance.during().contains(&self.now)
             {
                 at += extra;
             }
@@ -608,9 +608,9 @@ impl<'a> World<'a> {
     }
 
     fn disturb(&mut self, index: usize) {
-        let injection = self.scenario.disturbances[index];
-        let end = injection.during().end;
-        match injection.kind {
+        let disturbance = self.scenario.disturbances[index];
+        let end = disturbance.during().end;
+        match disturbance.kind {
             Kind::Slow(..) | Kind::Cut(_) => {}
             Kind::Mute => {
                 self.note("fault", || format!("the ping loop stands still until {}", moment(end)));

@@ -166,7 +166,7 @@ fn waits_after_claims(lock: &LockLine) -> Vec<(At, &Call)> {
     waits
 }
 
-/// How long such a wait lasted after `at`, unless its own process was injected.
+/// How long such a wait lasted after `at`, unless its own process was disturbed.
 fn stood_still<'a>(
     h: &History,
     lock: &LockLine,
@@ -373,7 +373,7 @@ impl Clocked {
             let count = report.calm.count;
             report.violation(Rule::K5, "", &[], || {
                 format!(
-                    "{percent} % of {count} hand-offs that no fault injected took up to {took:?}, and not {bound:?}"
+                    "{percent} % of {count} hand-offs that no fault disturbed took up to {took:?}, and not {bound:?}"
                 )
             });
         }
@@ -382,7 +382,7 @@ impl Clocked {
             let count = report.calm.count;
             report.violation(Rule::K5, "", &[], || {
                 format!(
-                    "of {waits} waits that no fault injected, {count} ended with a release only"
+                    "of {waits} waits that no fault disturbed, {count} ended with a release only"
                 )
             });
         }

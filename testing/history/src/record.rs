@@ -55,7 +55,7 @@ pub struct Header {
     /// From the answer to a release until a waiter holds.
     #[serde(with = "nanos")]
     pub hand_off: Duration,
-    /// Half of the hand-offs that no fault injected take no longer, from the call of the release on. Not judged if it is
+    /// Half of the hand-offs that no fault disturbed take no longer, from the call of the release on. Not judged if it is
     /// not there.
     #[serde(default, with = "nanos_option")]
     pub half: Option<Duration>,
@@ -76,7 +76,7 @@ pub struct Header {
     /// is not there, and then nobody asks for a reason of what fails.
     #[serde(default, with = "nanos_option")]
     pub recovers: Option<Duration>,
-    /// From the end of a call that no fault injected, and whose outcome nobody knows, until nothing is left of it, besides
+    /// From the end of a call that no fault disturbed, and whose outcome nobody knows, until nothing is left of it, besides
     /// a lease. As `takeover` if it is not there.
     #[serde(default, with = "nanos_option")]
     pub fades: Option<Duration>,

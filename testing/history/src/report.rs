@@ -134,12 +134,12 @@ pub(super) struct Failure {
     pub(super) words: String,
 }
 
-/// What no fault explains, of what no fault injected.
+/// Failures that no fault explains, among the calls that no fault disturbed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tally {
-    /// So many were not injected.
+    /// The number of undisturbed calls.
     pub count: u64,
-    /// Of these, so many failed all the same.
+    /// The number of these that failed.
     pub failed: u64,
     /// In so many moments. Calls that meet a bound within one timeout may have one cause; any other
     /// failure counts by itself.
@@ -219,7 +219,7 @@ pub struct Report {
     pub lost_updates: u64,
     /// From the call of a release until the next waiter held.
     pub hand_offs: Times,
-    /// Those of them that no fault injected: neither the holder nor the waiter felt one, from a lease before on.
+    /// Those of them that no fault disturbed: neither the holder nor the waiter felt one, from a lease before on.
     pub calm: Times,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Times,

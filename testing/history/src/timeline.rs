@@ -418,7 +418,7 @@ impl History {
     }
 
     /// Returns when no waiter of the process of `call` is left, if the process was killed: when they have
-    /// lapsed, unless the servers were injected meanwhile.
+    /// lapsed, unless the servers were disturbed meanwhile.
     pub(super) fn buried(&self, lock: &LockLine, call: &Call) -> Option<At> {
         let killed = self.killed(call.process)?;
         let lapsed = self.lapsed(lock, call, killed);

@@ -547,8 +547,8 @@ fn judged(harness: &dyn Harness, load: Load) -> (Report, String) {
 #[test]
 fn the_memory_backend_is_legal() {
     for seed in 0..20 {
-        let injected = seed % 2 == 1;
-        let load = Load { seed, clients: 12, rounds: 30, injected };
+        let disturbed = seed % 2 == 1;
+        let load = Load { seed, clients: 12, rounds: 30, disturbed };
         let (report, lines) = judged(&InMemory(Memory::new()), load);
         assert!(report.is_legal(), "{load:?} {report}\n{lines}");
         assert!(report.grants > 100 && report.hand_offs.count > 50, "{report}");
@@ -578,7 +578,7 @@ fn saboteurs_are_caught_by_their_history() {
         let saboteur = saboteur.expect("it is one of the saboteurs");
         // Some need a moment that one run in ten has.
         let caught = (0..100).any(|seed| {
-            let load = Load { seed, clients: 12, rounds: 25, injected: seed % 2 == 1 };
+            let load = Load { seed, clients: 12, rounds: 25, disturbed: seed % 2 == 1 };
             let harness = saboteur.infiltrate(Box::new(InMemory(Memory::new())));
             judged(&*harness, load).0.broken.contains_key(rule)
         });

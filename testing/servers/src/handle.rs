@@ -70,7 +70,7 @@ impl Handle {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// A way to it that can be injected, and the URL of that, without credentials.
+    /// A way to it that can be disturbed, and the URL of that, without credentials.
     ///
     /// # Panics
     ///

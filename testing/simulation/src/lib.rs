@@ -1,9 +1,9 @@
 //! Runs that are drawn from a seed: many clients, many faults, one paused clock, one verdict.
 //!
-//! A law looks at one situation that somebody has thought of. A simulation draws situations nobody has
-//! thought of: who wants which lock when, for how long and in which way, what is given up half-way, what
-//! the network does to each call, and what an operator removes meanwhile. What comes of it is recorded
-//! and judged as a [history](lock_history). The same seed is the same run, step by step.
+//! A law checks one situation that its author had in mind. A simulation draws unforeseen ones: the
+//! claims and their times, the acquisitions that are cancelled, the faults of each call, and the locks
+//! that an operator removes. The run is recorded and judged as a [history](lock_history). The same
+//! seed is the same run, step by step.
 //!
 //! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything fails at
 //! once, little happens.
@@ -52,7 +52,7 @@ pub struct Run {
     pub plan: Plan,
     /// What was recorded.
     pub lines: Vec<Line>,
-    /// What was injected.
+    /// What was disturbed.
     pub tally: Tally,
     /// The verdict.
     pub report: Report,
@@ -110,7 +110,7 @@ pub struct Plan {
     longest: Duration,
     /// How long the backend is given for a call.
     timeout: Duration,
-    /// In ten thousand calls of a verb, how many are injected in which way.
+    /// In ten thousand calls of a verb, how many are disturbed in which way.
     mix: Vec<(What, u32)>,
     /// Whether clients are cut off for a while.
     partitions: bool,
@@ -273,7 +273,7 @@ struct World {
     site: Option<Arc<dyn Site>>,
     /// The guarded counters.
     resources: Vec<FenceGate<u64>>,
-    /// Until then every call of everybody may be injected.
+    /// Until then every call of everybody may be disturbed.
     stormy: AtomicBool,
     tally: Mutex<Tally>,
 }
@@ -385,7 +385,7 @@ impl World {
         ends.collect()
     }
 
-    /// A process: its calls are injected as long as the storm lasts.
+    /// A process: its calls are disturbed as long as the storm lasts.
     async fn locker(self: &Arc<Self>, process: usize, rng: Rng, stopped: Stopped) -> Locker {
         let weather = Mutex::new(Weather { rng, cut_off: 0 });
         let world = Arc::clone(self);

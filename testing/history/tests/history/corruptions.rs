@@ -51,7 +51,7 @@ const CORRUPTIONS: &[(&str, Corruption, &[Rule], &[&str])] = &[
 /// A hand-off is late by three seconds, or by so many leases.
 const LATE: u64 = 4;
 
-/// So many calls and holds that no fault injected are about as many as in a run of the default length.
+/// So many calls and holds that no fault disturbed are about as many as in a run of the default length.
 const UNDISTURBED: u64 = 600;
 
 struct Recorded {

@@ -18,7 +18,7 @@ pub(crate) struct Load {
     pub(crate) clients: usize,
     pub(crate) rounds: usize,
     /// Answers get lost.
-    pub(crate) injected: bool,
+    pub(crate) disturbed: bool,
 }
 
 const TTL: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
     let recorder = Recorder::in_memory(Clock::core(), header);
     // In a lossy world every call is under a fault.
     let fault =
-        load.injected.then(|| recorder.fault(Trouble::Other("lost replies".into())).begin());
+        load.disturbed.then(|| recorder.fault(Trouble::Other("lost replies".into())).begin());
     let store = Arc::new(FenceGate::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for (index, locks) in lockers.iter().cloned().enumerate() {
@@ -64,7 +64,7 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
 }
 
 async fn locker(harness: &dyn Harness, load: Load, client: usize) -> Locker {
-    let backend = if load.injected {
+    let backend = if load.disturbed {
         let seed = load.seed * 77 + client as u64;
         let script = move |call: &Call<'_>| match Dice(seed ^ call.nth).roll(20) {
             0 => Injection::LoseReply,
