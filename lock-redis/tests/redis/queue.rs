@@ -1,5 +1,6 @@
 //! Those who wait in line: who is next, who is passed over, and what is left behind.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use lock_conformance::proxy::{Direction, Fault, Proxy};
@@ -334,10 +335,19 @@ impl Fleet {
         eventually(|| left() == 1).await;
     }
 
-    /// Waits until all have asked again and have their queue entries.
+    /// Waits until all have their queue entries, and each process has asked again on the connection on
+    /// which it listens: a process that has not is passed over.
     async fn is_back(&self) {
-        let subscribed = || self.server.run::<Vec<String>>("PUBSUB CHANNELS").len();
-        eventually(|| subscribed() == Self::PROCESSES + 1).await;
+        let reachable = || {
+            let channels: HashSet<String> = self.server.run("PUBSUB CHANNELS");
+            let processes: Vec<(String, String)> =
+                self.server.run("ZRANGE {n}%procs 0 -1 WITHSCORES");
+            let listens = |(process, lasts): &&(String, String)| {
+                channels.contains(&format!("{process}:{}", &lasts[lasts.len() - 3..]))
+            };
+            processes.iter().filter(listens).count()
+        };
+        eventually(|| reachable() == Self::PROCESSES).await;
         eventually(|| self.server.waiting("n") == Self::WAITERS as u64).await;
     }
 
