@@ -12,7 +12,7 @@ use lock_core::backend::{
     Wake,
 };
 use lock_core::{
-    Capabilities, Durability, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
+    Capabilities, Durability, Fencing, LockName, OwnerId, Reach, Support, Takeover, Wakeup,
 };
 
 use crate::config::FileLocks;
@@ -22,29 +22,22 @@ use crate::file_watch;
 impl Backend for FileLocks {
     fn capabilities(&self) -> Capabilities {
         let listed_by_kernel = cfg!(any(target_os = "linux", target_os = "android"));
-        Capabilities {
-            backend: "file",
-            fencing: if self.inner.durable { Fencing::Durable } else { Fencing::Seeded },
-            order: Order::PerProcess,
-            wakeup: if file_watch::IS_SUPPORTED { Wakeup::Signal } else { Wakeup::Poll },
-            durability: Durability::Durable,
-            reach: match self.inner.directory.share() {
+        Capabilities::minimal("file")
+            .fencing(if self.inner.durable { Fencing::Durable } else { Fencing::Seeded })
+            .wakeup(if file_watch::IS_SUPPORTED { Wakeup::Signal } else { Wakeup::Poll })
+            .durability(Durability::Durable)
+            .reach(match self.inner.directory.share() {
                 Some(_) => Reach::Host,
                 None => Reach::User,
-            },
-            ttl_min: Duration::from_millis(1),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
-            margin: Duration::ZERO,
-            takeover: Takeover::AtOnce,
-            detached: if self.inner.boot.is_some() { Support::Present } else { Support::Absent },
-            minimum_hold: Support::Absent,
-            late_attempts_refused: Support::Present,
-            min_token_supported: Support::Present,
-            loss_push: if file_watch::IS_SUPPORTED { Support::Present } else { Support::Absent },
-            inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
-            listing: Support::Absent,
-            breaking: Support::Present,
-        }
+            })
+            .ttl_max(Duration::from_secs(365 * 24 * 3600))
+            .takeover(Takeover::AtOnce)
+            .detached(if self.inner.boot.is_some() { Support::Present } else { Support::Absent })
+            .late_attempts_refused(Support::Present)
+            .min_token_supported(Support::Present)
+            .loss_push(if file_watch::IS_SUPPORTED { Support::Present } else { Support::Absent })
+            .inspecting(if listed_by_kernel { Support::Present } else { Support::Absent })
+            .breaking(Support::Present)
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {

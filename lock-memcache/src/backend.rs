@@ -9,8 +9,7 @@ use lock_core::backend::{
     Wake,
 };
 use lock_core::{
-    Capabilities, Durability, Error, Executor, Fencing, LockName, Order, OwnerId, Reach, Support,
-    Takeover, Wakeup,
+    Capabilities, Durability, Error, Executor, Fencing, LockName, OwnerId, Reach, Support, Takeover,
 };
 
 use crate::client::Client;
@@ -66,26 +65,18 @@ impl Backend for Memcached {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            backend: "memcache",
-            fencing: Fencing::Seeded,
-            order: Order::PerProcess,
-            wakeup: Wakeup::Poll,
-            durability: Durability::Advisory,
-            reach: Reach::Network,
-            ttl_min: TTL_MIN,
-            ttl_max: TTL_MAX,
-            margin: Duration::from_millis(2),
-            takeover: Takeover::LeasePlus(MAX_EXCESS + LONGEST_PAUSE * 2),
-            detached: Support::Present,
-            minimum_hold: Support::Absent,
-            late_attempts_refused: Support::Absent,
-            min_token_supported: Support::Present,
-            loss_push: Support::Absent,
-            inspecting: Support::Present,
-            listing: Support::Absent,
-            breaking: Support::Present,
-        }
+        Capabilities::minimal("memcache")
+            .fencing(Fencing::Seeded)
+            .durability(Durability::Advisory)
+            .reach(Reach::Network)
+            .ttl_min(TTL_MIN)
+            .ttl_max(TTL_MAX)
+            .margin(Duration::from_millis(2))
+            .takeover(Takeover::LeasePlus(MAX_EXCESS + LONGEST_PAUSE * 2))
+            .detached(Support::Present)
+            .min_token_supported(Support::Present)
+            .inspecting(Support::Present)
+            .breaking(Support::Present)
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {

@@ -17,48 +17,41 @@ pub(crate) fn of_all<'a>(
 /// members.
 fn quorum_of_one(member: Capabilities) -> Capabilities {
     let can_agree = member.min_token_supported == Support::Present;
-    Capabilities {
-        backend: "quorum",
+    member
+        .backend("quorum")
         // Members that ignore a minimum token cannot agree on a token.
-        fencing: if can_agree { member.fencing } else { Fencing::None },
-        order: Order::PerProcess,
-        wakeup: member.wakeup.min(Wakeup::Signal),
-        min_token_supported: if member.fencing == Fencing::None {
+        .fencing(if can_agree { member.fencing } else { Fencing::None })
+        .order(Order::PerProcess)
+        .wakeup(member.wakeup.min(Wakeup::Signal))
+        .min_token_supported(if member.fencing == Fencing::None {
             Support::Absent
         } else {
             member.min_token_supported
-        },
-        loss_push: Support::Absent,
-        listing: Support::Absent,
-        ..member
-    }
+        })
+        .loss_push(Support::Absent)
+        .listing(Support::Absent)
 }
 
 fn weakest(a: Capabilities, b: Capabilities) -> Capabilities {
     let fencing = a.fencing.min(b.fencing);
-    Capabilities {
-        backend: "quorum",
-        fencing,
-        order: Order::PerProcess,
-        wakeup: a.wakeup.min(b.wakeup),
-        durability: a.durability.min(b.durability),
-        reach: a.reach.min(b.reach),
-        ttl_min: a.ttl_min.max(b.ttl_min),
-        ttl_max: a.ttl_max.min(b.ttl_max),
-        margin: a.margin.max(b.margin),
-        takeover: later(a.takeover, b.takeover),
-        detached: a.detached.min(b.detached),
-        minimum_hold: a.minimum_hold.min(b.minimum_hold),
-        late_attempts_refused: a.late_attempts_refused.min(b.late_attempts_refused),
-        min_token_supported: match fencing {
+    Capabilities::minimal("quorum")
+        .fencing(fencing)
+        .wakeup(a.wakeup.min(b.wakeup))
+        .durability(a.durability.min(b.durability))
+        .reach(a.reach.min(b.reach))
+        .ttl_min(a.ttl_min.max(b.ttl_min))
+        .ttl_max(a.ttl_max.min(b.ttl_max))
+        .margin(a.margin.max(b.margin))
+        .takeover(later(a.takeover, b.takeover))
+        .detached(a.detached.min(b.detached))
+        .minimum_hold(a.minimum_hold.min(b.minimum_hold))
+        .late_attempts_refused(a.late_attempts_refused.min(b.late_attempts_refused))
+        .min_token_supported(match fencing {
             Fencing::None => Support::Absent,
             _ => Support::Present,
-        },
-        loss_push: Support::Absent,
-        inspecting: a.inspecting.min(b.inspecting),
-        listing: Support::Absent,
-        breaking: a.breaking.min(b.breaking),
-    }
+        })
+        .inspecting(a.inspecting.min(b.inspecting))
+        .breaking(a.breaking.min(b.breaking))
 }
 
 fn later(a: Takeover, b: Takeover) -> Takeover {
@@ -98,7 +91,7 @@ pub(crate) fn mismatch(declared: &Capabilities, member: &Capabilities) -> Option
 /// members enforce none: the holder keeps renewing instead.
 pub(crate) fn at_most(all: Capabilities, longest_lease: Option<Duration>) -> Capabilities {
     let Some(longest) = longest_lease else { return all };
-    Capabilities { ttl_max: all.ttl_max.min(longest), minimum_hold: Support::Absent, ..all }
+    all.ttl_max(all.ttl_max.min(longest)).minimum_hold(Support::Absent)
 }
 
 #[cfg(test)]
@@ -113,15 +106,13 @@ mod tests {
 
     #[test]
     fn the_weakest_member_decides() {
-        let advisory = Capabilities {
-            durability: Durability::Advisory,
-            reach: Reach::Network,
-            minimum_hold: Support::Absent,
-            margin: Duration::from_millis(2),
-            ttl_max: Duration::from_secs(60),
-            takeover: Takeover::LeasePlus(Duration::from_secs(3)),
-            ..memory()
-        };
+        let advisory = memory()
+            .durability(Durability::Advisory)
+            .reach(Reach::Network)
+            .minimum_hold(Support::Absent)
+            .margin(Duration::from_millis(2))
+            .ttl_max(Duration::from_secs(60))
+            .takeover(Takeover::LeasePlus(Duration::from_secs(3)));
         let all = of_all([&memory(), &advisory, &memory()]).unwrap();
         assert_eq!(all.durability, Durability::Advisory);
         assert_eq!(all.reach, Reach::Process);
@@ -140,18 +131,14 @@ mod tests {
         let forgetful = at_most(of_all([&memory()]).unwrap(), Some(longest));
         assert_eq!((forgetful.ttl_max, forgetful.minimum_hold), (longest, Support::Absent));
         // A member that connects later is compared with that.
-        assert_eq!(mismatch(&forgetful, &Capabilities { ttl_max: longest, ..memory() }), None);
+        assert_eq!(mismatch(&forgetful, &memory().ttl_max(longest)), None);
         let remembering = at_most(of_all([&memory()]).unwrap(), None);
         assert_eq!(remembering.minimum_hold, Support::Present);
     }
 
     #[test]
     fn one_member_that_cannot_be_raised_takes_the_tokens_away() {
-        let rigid = Capabilities {
-            fencing: Fencing::Durable,
-            min_token_supported: Support::Absent,
-            ..memory()
-        };
+        let rigid = memory().fencing(Fencing::Durable).min_token_supported(Support::Absent);
         for order in [[&memory(), &rigid, &memory()], [&rigid, &memory(), &memory()]] {
             let all = of_all(order).unwrap();
             assert_eq!((all.fencing, all.min_token_supported), (Fencing::None, Support::Absent));
@@ -162,11 +149,11 @@ mod tests {
     fn who_comes_late_must_fit_in() {
         let declared = of_all([&memory(), &memory()]).unwrap();
         assert_eq!(mismatch(&declared, &memory()), None);
-        let advisory = Capabilities { durability: Durability::Advisory, ..memory() };
+        let advisory = memory().durability(Durability::Advisory);
         assert_eq!(mismatch(&declared, &advisory), Some("its locks are less durable"));
-        let rigid = Capabilities { min_token_supported: Support::Absent, ..memory() };
+        let rigid = memory().min_token_supported(Support::Absent);
         assert!(mismatch(&declared, &rigid).is_some());
-        let polled = Capabilities { wakeup: Wakeup::Poll, ..memory() };
+        let polled = memory().wakeup(Wakeup::Poll);
         assert_eq!(mismatch(&declared, &polled), None);
     }
 }

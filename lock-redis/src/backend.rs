@@ -131,26 +131,23 @@ impl Backend for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            backend: "redis",
-            fencing: Fencing::Seeded,
-            order: self.inner.servers.client.order(),
-            wakeup: self.inner.wakeup,
-            durability: Durability::UntilRestart,
-            reach: Reach::Network,
-            ttl_min: self.inner.min_ttl,
-            ttl_max: self.inner.max_ttl,
-            margin: Duration::from_millis(2),
-            takeover: Takeover::LeasePlus(Duration::from_millis(50)),
-            detached: Support::Present,
-            minimum_hold: Support::Present,
-            late_attempts_refused: Support::Present,
-            min_token_supported: Support::Present,
-            loss_push: self.inner.loss_push,
-            inspecting: Support::Present,
-            listing: Support::Absent,
-            breaking: Support::Present,
-        }
+        Capabilities::minimal("redis")
+            .fencing(Fencing::Seeded)
+            .order(self.inner.servers.client.order())
+            .wakeup(self.inner.wakeup)
+            .durability(Durability::UntilRestart)
+            .reach(Reach::Network)
+            .ttl_min(self.inner.min_ttl)
+            .ttl_max(self.inner.max_ttl)
+            .margin(Duration::from_millis(2))
+            .takeover(Takeover::LeasePlus(Duration::from_millis(50)))
+            .detached(Support::Present)
+            .minimum_hold(Support::Present)
+            .late_attempts_refused(Support::Present)
+            .min_token_supported(Support::Present)
+            .loss_push(self.inner.loss_push)
+            .inspecting(Support::Present)
+            .breaking(Support::Present)
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {

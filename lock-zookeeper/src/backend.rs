@@ -78,29 +78,23 @@ impl Backend for ZooKeeper {
 
     fn capabilities(&self) -> Capabilities {
         let timeout = self.inner.sessions.timeout();
-        Capabilities {
-            backend: "zookeeper",
-            fencing: Fencing::Durable,
-            order: Order::Fifo,
-            wakeup: Wakeup::HandOff,
-            durability: Durability::Durable,
-            reach: Reach::Network,
-            ttl_min: TTL_MIN,
-            ttl_max: TTL_MAX,
+        Capabilities::minimal("zookeeper")
+            .fencing(Fencing::Durable)
+            .order(Order::Fifo)
+            .wakeup(Wakeup::HandOff)
+            .durability(Durability::Durable)
+            .reach(Reach::Network)
+            .ttl_min(TTL_MIN)
+            .ttl_max(TTL_MAX)
             // The session lease includes it.
-            margin: Duration::ZERO,
+            .margin(Duration::ZERO)
             // The server keeps the lock until the session times out, rounded up to a tick, for any
             // ttl. A timeout has at least two ticks.
-            takeover: Takeover::LeasePlus(timeout * 3 / 2),
-            detached: Support::Absent,
-            minimum_hold: Support::Absent,
-            late_attempts_refused: Support::Absent,
-            min_token_supported: Support::Absent,
-            loss_push: Support::Present,
-            inspecting: Support::Present,
-            listing: Support::Present,
-            breaking: Support::Present,
-        }
+            .takeover(Takeover::LeasePlus(timeout * 3 / 2))
+            .loss_push(Support::Present)
+            .inspecting(Support::Present)
+            .listing(Support::Present)
+            .breaking(Support::Present)
     }
 
     /// Returns `None`: the members share their locks, and no request names the ensemble.

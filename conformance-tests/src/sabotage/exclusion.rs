@@ -99,7 +99,7 @@ struct HidesItsLeases;
 #[async_trait]
 impl Layer for HidesItsLeases {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        Capabilities { takeover: Takeover::AtOnce, ..inner.capabilities() }
+        inner.capabilities().takeover(Takeover::AtOnce)
     }
 }
 

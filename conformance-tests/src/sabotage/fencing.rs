@@ -79,11 +79,7 @@ struct IssuesUndeclaredTokens;
 #[async_trait]
 impl Layer for IssuesUndeclaredTokens {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        Capabilities {
-            fencing: Fencing::None,
-            min_token_supported: Support::Absent,
-            ..inner.capabilities()
-        }
+        inner.capabilities().fencing(Fencing::None).min_token_supported(Support::Absent)
     }
 }
 

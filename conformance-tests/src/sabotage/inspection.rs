@@ -29,13 +29,12 @@ struct HidesWhatItCan;
 #[async_trait]
 impl Layer for HidesWhatItCan {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        Capabilities {
-            detached: Support::Absent,
-            inspecting: Support::Absent,
-            listing: Support::Absent,
-            breaking: Support::Absent,
-            ..inner.capabilities()
-        }
+        inner
+            .capabilities()
+            .detached(Support::Absent)
+            .inspecting(Support::Absent)
+            .listing(Support::Absent)
+            .breaking(Support::Absent)
     }
 }
 

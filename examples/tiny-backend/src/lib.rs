@@ -10,9 +10,7 @@ use lock_core::backend::{
     ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
-use lock_core::{
-    Capabilities, Durability, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
-};
+use lock_core::{Capabilities, Durability, LockName, OwnerId, Takeover};
 
 /// Who holds which lock, and until when. Clones share it, as clients share a server.
 #[derive(Clone, Debug, Default)]
@@ -37,26 +35,9 @@ impl Table {
 #[async_trait]
 impl Backend for Table {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            backend: "table",
-            fencing: Fencing::None,
-            order: Order::PerProcess,
-            wakeup: Wakeup::Poll,
-            durability: Durability::Durable,
-            reach: Reach::Process,
-            ttl_min: Duration::from_millis(1),
-            ttl_max: Duration::from_secs(24 * 3600),
-            margin: Duration::ZERO,
-            takeover: Takeover::LeasePlus(Duration::from_millis(50)),
-            detached: Support::Absent,
-            minimum_hold: Support::Absent,
-            late_attempts_refused: Support::Absent,
-            min_token_supported: Support::Absent,
-            loss_push: Support::Absent,
-            inspecting: Support::Absent,
-            listing: Support::Absent,
-            breaking: Support::Absent,
-        }
+        Capabilities::minimal("table")
+            .durability(Durability::Durable)
+            .takeover(Takeover::LeasePlus(Duration::from_millis(50)))
     }
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         Ok(None)

@@ -93,8 +93,14 @@ pub enum Takeover {
 
 /// Everything a backend declares.
 ///
-/// Exhaustive on purpose: a new capability must be answered by every backend, at compile time.
+/// ```
+/// use lock_core::{Capabilities, Durability, Fencing};
+///
+/// let table = Capabilities::minimal("table").durability(Durability::Durable);
+/// assert_eq!(table.fencing, Fencing::None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// The backend's name in messages and log fields: `memory`, `redis`, ….
     pub backend: &'static str,
@@ -133,6 +139,72 @@ pub struct Capabilities {
     pub listing: Support,
     /// Whether [`break_lock`](crate::Locker::break_lock) works.
     pub breaking: Support,
+}
+
+impl Capabilities {
+    /// Returns the capabilities of a backend that promises the least: each grade is the lowest, and
+    /// each optional verb is absent. A lease lasts from 1 ms to 24 h, without a margin, and the next
+    /// waiter has the lock 1 s after a crashed holder's lease ended. A capability that a later version
+    /// adds has its lowest grade, too.
+    pub const fn minimal(backend: &'static str) -> Self {
+        Self {
+            backend,
+            fencing: Fencing::None,
+            order: Order::PerProcess,
+            wakeup: Wakeup::Poll,
+            durability: Durability::Advisory,
+            reach: Reach::Process,
+            ttl_min: Duration::from_millis(1),
+            ttl_max: Duration::from_secs(24 * 3600),
+            margin: Duration::ZERO,
+            takeover: Takeover::LeasePlus(Duration::from_secs(1)),
+            detached: Support::Absent,
+            minimum_hold: Support::Absent,
+            late_attempts_refused: Support::Absent,
+            min_token_supported: Support::Absent,
+            loss_push: Support::Absent,
+            inspecting: Support::Absent,
+            listing: Support::Absent,
+            breaking: Support::Absent,
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($field:ident: $grade:ty,)*) => {
+        /// Each setter returns the capabilities with one field changed.
+        impl Capabilities {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+                #[must_use]
+                pub const fn $field(mut self, $field: $grade) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    backend: &'static str,
+    fencing: Fencing,
+    order: Order,
+    wakeup: Wakeup,
+    durability: Durability,
+    reach: Reach,
+    ttl_min: Duration,
+    ttl_max: Duration,
+    margin: Duration,
+    takeover: Takeover,
+    detached: Support,
+    minimum_hold: Support,
+    late_attempts_refused: Support,
+    min_token_supported: Support,
+    loss_push: Support,
+    inspecting: Support,
+    listing: Support,
+    breaking: Support,
 }
 
 /// The capabilities that an application needs. Start from the default, which asks for nothing.

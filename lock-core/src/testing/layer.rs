@@ -10,7 +10,7 @@
 //! struct WithoutList;
 //! impl Layer for WithoutList {
 //!     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-//!         Capabilities { listing: Support::Absent, ..inner.capabilities() }
+//!         inner.capabilities().listing(Support::Absent)
 //!     }
 //! }
 //! let backend = Layered::new(Arc::new(Memory::new()), WithoutList);

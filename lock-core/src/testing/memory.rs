@@ -17,7 +17,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, Listed, LockState,
     QUEUE_ENTRY_GRACE, Release, ReleaseMode, Renewal, Wake,
 };
-use crate::backend::{Capabilities, Durability, Fencing, Order, Reach, Support, Takeover, Wakeup};
+use crate::backend::{Capabilities, Durability, Fencing, Order, Support, Takeover, Wakeup};
 use crate::clock::{Moment, sleep_until, wall};
 use crate::dial::Epoch;
 use crate::name::LockName;
@@ -187,26 +187,21 @@ impl Drop for Unlocked<'_> {
 #[async_trait]
 impl Backend for Memory {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            backend: "memory",
-            fencing: Fencing::Seeded,
-            order: Order::Fifo,
-            wakeup: Wakeup::HandOff,
-            durability: Durability::Durable,
-            reach: Reach::Process,
-            ttl_min: Duration::from_millis(1),
-            ttl_max: Duration::from_secs(365 * 24 * 3600),
-            margin: Duration::ZERO,
-            takeover: Takeover::LeasePlus(Duration::from_millis(50)),
-            detached: Support::Present,
-            minimum_hold: Support::Present,
-            late_attempts_refused: Support::Present,
-            min_token_supported: Support::Present,
-            loss_push: self.loss_push,
-            inspecting: Support::Present,
-            listing: Support::Present,
-            breaking: Support::Present,
-        }
+        Capabilities::minimal("memory")
+            .fencing(Fencing::Seeded)
+            .order(Order::Fifo)
+            .wakeup(Wakeup::HandOff)
+            .durability(Durability::Durable)
+            .ttl_max(Duration::from_secs(365 * 24 * 3600))
+            .takeover(Takeover::LeasePlus(Duration::from_millis(50)))
+            .detached(Support::Present)
+            .minimum_hold(Support::Present)
+            .late_attempts_refused(Support::Present)
+            .min_token_supported(Support::Present)
+            .loss_push(self.loss_push)
+            .inspecting(Support::Present)
+            .listing(Support::Present)
+            .breaking(Support::Present)
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {

@@ -66,7 +66,7 @@ impl Drop for Waiting {
 #[async_trait]
 impl Layer for Counted {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        Capabilities { loss_push: self.loss_push, ..inner.capabilities() }
+        inner.capabilities().loss_push(self.loss_push)
     }
 
     async fn wait_lost(&self, inner: &dyn Backend, claim: &Claim) -> Result<(), Fault> {

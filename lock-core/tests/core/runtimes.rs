@@ -266,7 +266,7 @@ struct Ticketed {
 #[async_trait]
 impl Layer for Ticketed {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        Capabilities { takeover: Takeover::AtOnce, ..inner.capabilities() }
+        inner.capabilities().takeover(Takeover::AtOnce)
     }
 
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
