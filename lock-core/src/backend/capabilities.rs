@@ -143,9 +143,9 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Returns the capabilities of a backend that promises the least: each grade is the lowest, and
-    /// each optional verb is absent. A lease lasts from 1 ms to 24 h, without a margin, and the next
-    /// waiter has the lock 1 s after a crashed holder's lease ended. A capability that a later version
-    /// adds has its lowest grade, too.
+    /// each optional verb is absent. A lease lasts from 1 ms to 24 h, without a margin. The next
+    /// waiter has the lock 1 s after a crashed holder's lease ended. A capability that a later
+    /// version adds has its lowest grade, too.
     pub const fn minimal(backend: &'static str) -> Self {
         Self {
             backend,
@@ -175,7 +175,7 @@ macro_rules! setters {
         /// Each setter returns the capabilities with one field changed.
         impl Capabilities {
             $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+                #[doc = concat!("Sets the field `", stringify!($field), "`.")]
                 #[must_use]
                 pub const fn $field(mut self, $field: $grade) -> Self {
                     self.$field = $field;
