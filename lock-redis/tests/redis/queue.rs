@@ -335,8 +335,8 @@ impl Fleet {
         eventually(|| left() == 1).await;
     }
 
-    /// Waits until all have their queue entries, and each process has asked again on the connection on
-    /// which it listens: a process that has not is passed over.
+    /// Waits until all have their queue entries, and each process has asked again on the connection
+    /// on which it listens: a process that has not is passed over.
     async fn is_back(&self) {
         let reachable = || {
             let channels: HashSet<String> = self.server.run("PUBSUB CHANNELS");
