@@ -31,19 +31,22 @@ impl<T, E: fmt::Display> fmt::Display for RunError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Acquire(error) | Self::Lost(error) => error.fmt(f),
-            Self::Work(error) => error.fmt(f),
+            // Some errors show their causes only so.
+            Self::Work(error) => write!(f, "{error:#}"),
             Self::Release { error, .. } => write!(f, "the work is done, and then: {error}"),
         }
     }
 }
 
-impl<T: fmt::Debug, E: StdError + 'static> StdError for RunError<T, E> {
+/// The work's own error is shown, and is no source: it need not be an error type, as `anyhow::Error`
+/// and a boxed error are not.
+impl<T: fmt::Debug, E: fmt::Debug + fmt::Display> StdError for RunError<T, E> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Acquire(error) | Self::Lost(error) | Self::Release { error, .. } => {
                 error.source()
             }
-            Self::Work(error) => error.source(),
+            Self::Work(_) => None,
         }
     }
 }

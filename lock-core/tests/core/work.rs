@@ -26,6 +26,18 @@ async fn an_error_of_the_work_is_told_apart_and_the_lock_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_boxed_error_of_the_work_passes_on() {
+    async fn pay(locks: &Locker) -> Result<(), Box<dyn std::error::Error>> {
+        let lock = locks.lock("n")?;
+        lock.run(async |_| Err::<(), Box<dyn std::error::Error + Send + Sync>>("no funds".into()))
+            .await?;
+        Ok(())
+    }
+    let failed = pay(&Locker::new(Memory::new())).await.unwrap_err();
+    assert_eq!(failed.to_string(), "no funds");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loss_drops_the_work() {
     let memory = Memory::new();
     let locks = Locker::new(memory.clone());
