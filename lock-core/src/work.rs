@@ -38,8 +38,8 @@ impl<T, E: fmt::Display> fmt::Display for RunError<T, E> {
     }
 }
 
-/// The work's own error is shown, and is no source: it need not be an error type, as `anyhow::Error`
-/// and a boxed error are not.
+/// The work's own error is shown, and is no source: it need not be an error type, as
+/// `anyhow::Error` and a boxed error are not.
 impl<T: fmt::Debug, E: fmt::Debug + fmt::Display> StdError for RunError<T, E> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {

@@ -206,7 +206,7 @@ pub(crate) struct HandOver {
 }
 
 impl HandOver {
-    async fn prepare(holder: SocketAddr, waiter: SocketAddr, timeout: Duration) -> Self {
+    pub(crate) async fn prepare(holder: SocketAddr, waiter: SocketAddr, timeout: Duration) -> Self {
         let (holder, waiter) = (locker(holder, timeout).await, locker(waiter, timeout).await);
         Self::between(holder, waiter, timeout).await
     }

@@ -1,5 +1,6 @@
 //! The ZooKeeper backend on real servers.
 
+mod cut_off;
 mod ensemble;
 mod interop;
 mod locks;

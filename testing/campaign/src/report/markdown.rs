@@ -19,6 +19,19 @@ const WHAT_IS_COUNTED: &str = "\n*Verdict* is the version of the rules that a ru
     *Waits judged* are undisturbed waits at whose end certainly no other client had the lock, so a late grant would have been\n\
     found. A run is not clean if fewer than one wait in twenty could be judged. `–`: not counted.\n";
 
+const PICTURES: &str = "\n![Updates lost with and without a check of fencing tokens](pictures/fencing.svg)\n\n\
+    ## A member cut off from its leader\n\n\
+    A ZooKeeper server that hears nothing of its leader answers pings until `syncLimit` has passed.\n\
+    That is 10 s in ZooKeeper's sample configuration, and here. The leader ends the sessions of its\n\
+    clients earlier, after 4 s here, and the next client is granted the lock. A holder that relies\n\
+    on its connection goes on for the difference. There is none if the session timeout is longer\n\
+    than `syncLimit`. Curator asks for 60 s by default.\n\n\
+    ![The first and the next holder after each cut, of two libraries](pictures/cut-off.svg)\n\n\
+    Both libraries lost their member in the same moment, each with a lock of its own: Curator 5.4.0\n\
+    beside ours, on ZooKeeper 3.8.0. Curator's holder stops when its listener is notified of\n\
+    SUSPENDED.\n\n\
+    `CUT_OFF_RUNS=8 cargo test -p lock-zookeeper --test zookeeper cut_off::` records this.\n";
+
 /// The summary.
 #[must_use]
 pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
@@ -97,7 +110,7 @@ fn fences(sums: &[Sum<'_>]) -> String {
             sum.claims_at_risk
         );
     }
-    text
+    text + PICTURES
 }
 
 fn times(sums: &[Sum<'_>]) -> String {
