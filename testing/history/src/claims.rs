@@ -1,23 +1,29 @@
 //! K1 and deadlines, and whether each holder was told of its loss: what the library said to the application.
 
-use super::holds::{Hold, gave_up, is_fenced};
+use super::holds::{Hold, earliest_give_up, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Header, Renewals, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Call, Grant, History, LockLine};
+use super::timeline::{Grant, History, LockHistory, Operation, Timestamp};
 
 struct Claim {
     /// It may have been granted from here on. What it was told of that can have come much later.
-    begun: At,
-    from: At,
-    until: At,
+    begun: Timestamp,
+    from: Timestamp,
+    until: Timestamp,
     /// `None` if that is not recorded.
     grant: Option<usize>,
 }
 
 /// K1: claims never overlap.
-pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
-    let mut begun: Vec<At> = lock.grants.iter().map(|given| lock.acquire_of(given).asked).collect();
+pub(super) fn exclusion(
+    history: &History,
+    lock: &LockHistory,
+    order: &[Hold],
+    report: &mut Report,
+) {
+    let mut begun: Vec<Timestamp> =
+        lock.grants.iter().map(|given| lock.acquire_of(given).asked).collect();
     order.iter().for_each(|hold| begun[hold.grant] = hold.from);
     let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
         begun: begun[grant],
@@ -29,7 +35,7 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
     let foreign = history.foreign(&lock.name).map(|window| Claim {
         begun: window.from,
         from: window.from,
-        until: At::first(window.until.t),
+        until: Timestamp::first(window.until.t),
         grant: None,
     });
     let claims = claims.chain(foreign);
@@ -54,15 +60,15 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
 }
 
 /// K1: no deadline lies farther away than a lease, and none goes back, unless the session may get shorter.
-pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report) {
+pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Report) {
     let Header { margin, moves_back, .. } = history.header;
     for grant in &lock.grants {
         let lease = history.lease(lock.acquire_of(grant));
         let mut latest = 0;
         for &(at, until, line) in &grant.deadlines {
-            let farthest = lease.map_or(At::NEVER, |lease| at.plus(lease + margin)).t;
+            let farthest = lease.map_or(Timestamp::NEVER, |lease| at.plus(lease + margin)).t;
             // The recorder's clock need not run exactly as that of the guard.
-            let goes_back = !moves_back && At::first(until).plus(margin).t < latest;
+            let goes_back = !moves_back && Timestamp::first(until).plus(margin).t < latest;
             // A server whose clock is set back keeps a lock for longer, and says so.
             let begun = lock.acquire_of(grant).invoke;
             let too_far =
@@ -85,7 +91,7 @@ pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report)
 }
 
 /// When that of the two can have been granted that was granted first.
-fn first_begun(history: &History, lock: &LockLine, a: &Claim, b: &Claim) -> At {
+fn first_begun(history: &History, lock: &LockHistory, a: &Claim, b: &Claim) -> Timestamp {
     let both = a.grant.zip(b.grant).map(|(a, b)| [lock.acquire(a), lock.acquire(b)]);
     match both.filter(|[one, other]| !may_go_back(history, lock, one, other)) {
         Some([one, other]) if is_fenced(history, lock) => {
@@ -96,7 +102,7 @@ fn first_begun(history: &History, lock: &LockLine, a: &Claim, b: &Claim) -> At {
     }
 }
 
-fn overlap(history: &History, lock: &LockLine, a: &Claim, b: &Claim, report: &mut Report) {
+fn overlap(history: &History, lock: &LockHistory, a: &Claim, b: &Claim, report: &mut Report) {
     let calls = [a, b].map(|claim| claim.grant.map(|grant| lock.acquire(grant)));
     let lines = calls.map(|call| call.map_or(0, |call| call.lines[1]));
     report.violation(Rule::K1, &lock.name, &lines, || {
@@ -112,8 +118,8 @@ fn overlap(history: &History, lock: &LockLine, a: &Claim, b: &Claim, report: &mu
 }
 
 /// What the application may rely on ends here at the latest.
-fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
-    let mut end = grant.valid_until.map_or(At::NEVER, At::first);
+fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
+    let mut end = grant.valid_until.map_or(Timestamp::NEVER, Timestamp::first);
     if let Some(release) = lock.first_release(grant) {
         end = end.min(release.invoke);
     }
@@ -123,10 +129,12 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
     match &grant.lost {
         Some((at, Why::Expired | Why::NotHeld, _)) => end = end.min(*at),
         // Core gave up early and has let go; the holder heard of it a little later.
-        Some((at, _, _)) => end = end.min(gave_up(history, lock, grant, *at)),
+        Some((at, _, _)) => end = end.min(earliest_give_up(history, lock, grant, *at)),
         None => {
-            let told = lock.told_gone(grant).map(|call| gave_up(history, lock, grant, call.ret));
-            end = end.min(told.unwrap_or(At::NEVER));
+            let told = lock
+                .first_not_held(grant)
+                .map(|call| earliest_give_up(history, lock, grant, call.ret));
+            end = end.min(told.unwrap_or(Timestamp::NEVER));
         }
     }
     end
@@ -134,7 +142,7 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
 
 /// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again, unless it
 /// has been stopped anew by then.
-fn runs(history: &History, lock: &str, process: u32, from: At) -> At {
+fn runs(history: &History, lock: &str, process: u32, from: Timestamp) -> Timestamp {
     let mut runs = from;
     loop {
         let stopped = history.stopped(lock, process, from, runs.plus(history.header.told_within));
@@ -147,7 +155,7 @@ fn runs(history: &History, lock: &str, process: u32, from: At) -> At {
 
 /// When it has to be told at the latest of what ended at `ended`. Whatever is wrong with its server, a holder counts its
 /// lease by itself; where there is none, it hears of its loss when it can ask again.
-fn told_by(history: &History, lock: &str, acquire: &Call, ended: At) -> At {
+fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Timestamp) -> Timestamp {
     let process = acquire.process;
     let within = history.header.told_within;
     let latest = runs(history, lock, process, ended).plus(within);
@@ -162,7 +170,7 @@ fn told_by(history: &History, lock: &str, acquire: &Call, ended: At) -> At {
 }
 
 /// Every holder whose lease has certainly ended must have been told, or have let go, soon after.
-pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+pub(super) fn told(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     // From the end: when the next certain holder got it.
     let mut next: Option<&Hold> = None;
     for hold in order.iter().rev() {
@@ -173,7 +181,7 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
             taken.filter(|taken| !may_go_back(history, lock, lock.acquire(hold.grant), taken));
         next = Some(hold);
         let exact = history.header.renewals == Renewals::Recorded;
-        let lapsed = grant.valid_until.filter(|_| exact).map(At::first);
+        let lapsed = grant.valid_until.filter(|_| exact).map(Timestamp::first);
         let Some(ended) = lapsed.into_iter().chain(taken.map(|taken| taken.ret)).min() else {
             continue;
         };
@@ -182,11 +190,11 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         let latest = told_by(history, &lock.name, acquire, ended);
         let known = [
             lock.first_release(grant).map(|release| release.invoke),
-            lock.told_gone(grant).map(|call| call.ret),
+            lock.first_not_held(grant).map(|call| call.ret),
             grant.lost.as_ref().map(|(at, _, _)| *at),
             history.killed(acquire.process),
         ];
-        let known = known.into_iter().flatten().min().unwrap_or(At::NEVER);
+        let known = known.into_iter().flatten().min().unwrap_or(Timestamp::NEVER);
         if known <= latest || history.end <= latest {
             continue;
         }
@@ -194,7 +202,7 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         let lines = [acquire.lines[1], lost, taken.map_or(0, |taken| taken.lines[1])];
         report.violation(Rule::Told, &lock.name, &lines, || {
             let how = match known {
-                At::NEVER => "was never told".to_owned(),
+                Timestamp::NEVER => "was never told".to_owned(),
                 late => format!("was told {:?} later", late.since(ended)),
             };
             let name = history.name_of(acquire);

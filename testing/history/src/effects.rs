@@ -5,17 +5,17 @@ use std::collections::HashSet;
 
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Call, History, LockLine, Outcome};
+use super::timeline::{History, LockHistory, Operation, Outcome};
 
 /// A resource that checks fences lets none pass after a higher one, refuses none without a reason, and
 /// counts what it let pass. One that does not check: its lost updates are counted.
-pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
-    let writes: Vec<&Call> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
+pub(super) fn effects(history: &History, lock: &LockHistory, report: &mut Report) {
+    let writes: Vec<&Operation> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
     if writes.is_empty() {
         return;
     }
-    let ok = |call: &&Call| call.outcome == Outcome::Ok;
-    let mut passed: Vec<&Call> = writes.iter().copied().filter(ok).collect();
+    let ok = |call: &&Operation| call.outcome == Outcome::Ok;
+    let mut passed: Vec<&Operation> = writes.iter().copied().filter(ok).collect();
     if writes.iter().all(|call| call.fence.is_none()) {
         let mut values: Vec<u64> = passed.iter().filter_map(|call| call.value).collect();
         let counted = values.len();
@@ -25,32 +25,32 @@ pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
         return;
     }
     let shown =
-        |call: &&Call| call.op == Op::Write || (call.op == Op::Read && call.fence.is_some());
-    let shown: Vec<&Call> = lock.calls.iter().filter(shown).collect();
-    let page = Page { history, lock, writes: &writes, shown: &shown };
+        |call: &&Operation| call.op == Op::Write || (call.op == Op::Read && call.fence.is_some());
+    let shown: Vec<&Operation> = lock.calls.iter().filter(shown).collect();
+    let page = ResourceEffects { history, lock, writes: &writes, shown: &shown };
     page.in_time(shown.iter().copied().filter(ok).collect(), report);
     page.in_value(&mut passed, report);
     page.refusals(report);
-    page.strangers(report);
+    page.unknown_tokens(report);
     page.counts(&passed, report);
 }
 
-struct Page<'a> {
+struct ResourceEffects<'a> {
     history: &'a History,
-    lock: &'a LockLine,
-    writes: &'a [&'a Call],
+    lock: &'a LockHistory,
+    writes: &'a [&'a Operation],
     /// All that show a fence: writes, and reads that do.
-    shown: &'a [&'a Call],
+    shown: &'a [&'a Operation],
 }
 
-impl Page<'_> {
+impl ResourceEffects<'_> {
     /// What passed after a higher fence had passed.
-    fn in_time(&self, mut passed: Vec<&Call>, report: &mut Report) {
+    fn in_time(&self, mut passed: Vec<&Operation>, report: &mut Report) {
         let mut ended = passed.clone();
         ended.sort_by_key(|call| call.ret);
         passed.sort_by_key(|call| call.invoke);
         let mut ended = ended.into_iter().peekable();
-        let mut highest: Option<&Call> = None;
+        let mut highest: Option<&Operation> = None;
         for call in passed {
             while let Some(before) = ended.next_if(|before| before.ret < call.invoke) {
                 if highest.is_none_or(|highest| before.fence > highest.fence) {
@@ -64,9 +64,9 @@ impl Page<'_> {
     }
 
     /// The counter tells the exact order: there, each fence is at least the one before.
-    fn in_value(&self, passed: &mut [&Call], report: &mut Report) {
+    fn in_value(&self, passed: &mut [&Operation], report: &mut Report) {
         passed.sort_by_key(|call| call.value);
-        let mut first_end: Option<&Call> = None;
+        let mut first_end: Option<&Operation> = None;
         for pair in passed.windows(2).rev() {
             let [one, other] = pair else { continue };
             if one.value.is_none() {
@@ -91,7 +91,7 @@ impl Page<'_> {
         }
     }
 
-    fn let_pass(&self, higher: &Call, lower: &Call, report: &mut Report) {
+    fn let_pass(&self, higher: &Operation, lower: &Operation, report: &mut Report) {
         let lines = [higher.lines[1], lower.lines[1]];
         report.violation(Rule::K3, &self.lock.name, &lines, || {
             let (one, other) = (self.history.name_of(higher), self.history.name_of(lower));
@@ -105,10 +105,10 @@ impl Page<'_> {
 
     /// What was refused although no higher fence can have passed.
     fn refusals(&self, report: &mut Report) {
-        let mut refused: Vec<&Call> = self.shown.to_vec();
+        let mut refused: Vec<&Operation> = self.shown.to_vec();
         refused.retain(|call| call.outcome == Outcome::Fail && call.err == Some(Why::Fenced));
         refused.sort_by_key(|call| call.ret);
-        let mut begun: Vec<&Call> = self.shown.to_vec();
+        let mut begun: Vec<&Operation> = self.shown.to_vec();
         begun.retain(|call| call.outcome != Outcome::Fail);
         begun.sort_by_key(|call| call.invoke);
         let mut begun = begun.into_iter().peekable();
@@ -127,7 +127,7 @@ impl Page<'_> {
     }
 
     /// What is shown was granted. Where no grants of the lock are recorded, nobody can say.
-    fn strangers(&self, report: &mut Report) {
+    fn unknown_tokens(&self, report: &mut Report) {
         let fences = self.lock.grants.iter().map(|grant| self.lock.acquire_of(grant).fence);
         let Some(granted) = fences.collect::<Option<HashSet<u64>>>().filter(|all| !all.is_empty())
         else {
@@ -144,7 +144,7 @@ impl Page<'_> {
     }
 
     /// A read sees all increments that passed before it, and none that was never made; so does a write, and its own.
-    fn counts(&self, passed: &[&Call], report: &mut Report) {
+    fn counts(&self, passed: &[&Operation], report: &mut Report) {
         let mut ended: Vec<_> = passed.iter().map(|write| write.ret).collect();
         let may_count = self.writes.iter().filter(|write| write.outcome != Outcome::Fail);
         let mut begun: Vec<_> = may_count.map(|write| write.invoke).collect();

@@ -4,28 +4,28 @@
 use std::time::Duration;
 
 use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
 
 /// A grant as the server saw it, as far as the history tells.
 #[derive(Debug)]
 pub(super) struct Hold {
-    /// Index in [`LockLine::grants`].
+    /// Index in [`LockHistory::grants`].
     pub(super) grant: usize,
     /// It cannot have begun before. Set by the sweep of [`order`](super::order).
-    pub(super) from: At,
+    pub(super) from: Timestamp,
     /// It cannot have ended before.
-    pub(super) lower: At,
+    pub(super) lower: Timestamp,
     /// The same, if the answer to its release is not believed.
-    pub(super) unconfirmed: At,
+    pub(super) unconfirmed: Timestamp,
     /// It cannot have lasted longer.
-    pub(super) upper: At,
+    pub(super) upper: Timestamp,
     /// True if `upper` is the end of a lease, and no answer.
     pub(super) lapsed: bool,
 }
 
 /// The grants of a lock whose order is known, in that order: by fence, or else by when they were
 /// certainly in force.
-pub(super) fn in_order(history: &History, lock: &LockLine) -> Vec<Hold> {
+pub(super) fn in_order(history: &History, lock: &LockHistory) -> Vec<Hold> {
     let fenced = is_fenced(history, lock);
     let holds = (0..lock.grants.len()).map(|grant| Hold::new(history, lock, grant));
     // Without fences, a grant that came back after its own deadline has no place in the order.
@@ -38,13 +38,13 @@ pub(super) fn in_order(history: &History, lock: &LockLine) -> Vec<Hold> {
     holds
 }
 
-pub(super) fn is_fenced(history: &History, lock: &LockLine) -> bool {
+pub(super) fn is_fenced(history: &History, lock: &LockHistory) -> bool {
     let has_fence = |grant: &Grant| lock.acquire_of(grant).fence.is_some();
     history.header.fencing != Grade::None && lock.grants.iter().all(has_fence)
 }
 
 impl Hold {
-    fn new(history: &History, lock: &LockLine, index: usize) -> Self {
+    fn new(history: &History, lock: &LockHistory, index: usize) -> Self {
         let grant = &lock.grants[index];
         let unconfirmed = earliest_end(history, lock, grant);
         let (upper, lapsed) = latest_end(history, lock, grant);
@@ -60,11 +60,11 @@ impl Hold {
     }
 
     /// It cannot have begun before `from`, and what broke an assumption since may have ended it.
-    pub(super) fn begins(&mut self, history: &History, lock: &LockLine, from: At) {
+    pub(super) fn begins(&mut self, history: &History, lock: &LockHistory, from: Timestamp) {
         self.from = from;
-        let broken = |until: At, of: fn(Assumption) -> bool| {
+        let broken = |until: Timestamp, of: fn(Assumption) -> bool| {
             let broken = history.broken_by(of, &lock.name, from, until);
-            broken.map(|window| window.from.max(from)).min().unwrap_or(At::NEVER)
+            broken.map(|window| window.from.max(from)).min().unwrap_or(Timestamp::NEVER)
         };
         self.unconfirmed =
             self.unconfirmed.min(broken(self.unconfirmed, Assumption::guards_exclusion));
@@ -82,22 +82,22 @@ impl Hold {
     }
 }
 
-impl LockLine {
-    pub(super) fn acquire(&self, grant: usize) -> &Call {
+impl LockHistory {
+    pub(super) fn acquire(&self, grant: usize) -> &Operation {
         self.acquire_of(&self.grants[grant])
     }
 
-    pub(super) fn releases<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = &'a Call> {
+    pub(super) fn releases<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = &'a Operation> {
         grant.releases.iter().map(|&index| &self.calls[index])
     }
 
     /// The release that the backend confirmed.
-    pub(super) fn released<'a>(&'a self, grant: &'a Grant) -> Option<&'a Call> {
+    pub(super) fn released<'a>(&'a self, grant: &'a Grant) -> Option<&'a Operation> {
         self.releases(grant).find(|release| release.outcome == Outcome::Ok)
     }
 
     /// The first answer that says that the grant had ended before.
-    pub(super) fn told_gone<'a>(&'a self, grant: &'a Grant) -> Option<&'a Call> {
+    pub(super) fn first_not_held<'a>(&'a self, grant: &'a Grant) -> Option<&'a Operation> {
         let mut asked = grant.asked.iter().map(|&index| &self.calls[index]);
         asked.find(|call| {
             call.outcome == Outcome::Fail && matches!(call.err, Some(Why::NotHeld | Why::Lost))
@@ -106,22 +106,22 @@ impl LockLine {
 }
 
 /// When its lease can have ended at the earliest, if nothing else ended it.
-pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant) -> At {
+pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
     let header = &history.header;
     let acquire = lock.acquire_of(grant);
-    let killed = history.killed(acquire.process).unwrap_or(At::NEVER);
+    let killed = history.killed(acquire.process).unwrap_or(Timestamp::NEVER);
     match (grant.valid_until, history.lease(acquire)) {
-        (Some(valid_until), Some(_)) => At::first(valid_until),
+        (Some(valid_until), Some(_)) => Timestamp::first(valid_until),
         (None, Some(lease)) => {
-            At::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
+            Timestamp::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
         }
         // It ends with its process, also if that has said up to when it would hold it.
-        (until, None) => until.map_or(At::NEVER, At::first).min(killed),
+        (until, None) => until.map_or(Timestamp::NEVER, Timestamp::first).min(killed),
     }
 }
 
 /// When it can have ended at the earliest, while what exclusion rests on held.
-pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
+pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
     let mut end = earliest_expiry(history, lock, grant);
     for release in lock.releases(grant) {
         // `NotHeld` removed nothing: it only says that something else did.
@@ -134,10 +134,10 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
         grant.lost.as_ref().is_some_and(|(_, why, _)| !matches!(why, Why::Expired | Why::NotHeld));
     let told = match &grant.lost {
         Some((at, _, _)) => early.then_some(*at),
-        None => lock.told_gone(grant).map(|call| call.ret),
+        None => lock.first_not_held(grant).map(|call| call.ret),
     };
     if let Some(told) = told {
-        end = end.min(gave_up(history, lock, grant, told));
+        end = end.min(earliest_give_up(history, lock, grant, told));
     }
     if let Some(lost) = lost_with_a_member(history, lock, grant) {
         end = end.min(lost);
@@ -147,7 +147,12 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
 
 /// When core can have let go by itself at the earliest, if its holder was told then: it is told in time, unless its process
 /// was stopped meanwhile.
-pub(super) fn gave_up(history: &History, lock: &LockLine, grant: &Grant, told: At) -> At {
+pub(super) fn earliest_give_up(
+    history: &History,
+    lock: &LockHistory,
+    grant: &Grant,
+    told: Timestamp,
+) -> Timestamp {
     let in_time = told.minus(history.header.told_within).max(grant.known_held);
     let process = lock.acquire_of(grant).process;
     match history.stopped(&lock.name, process, grant.known_held, told).next() {
@@ -158,7 +163,7 @@ pub(super) fn gave_up(history: &History, lock: &LockLine, grant: &Grant, told: A
 
 /// When a hold can have ended that a majority did not have any more, because a member had lost it: whoever finds that
 /// out lets the others go, and is told a little later.
-fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Option<At> {
+fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> Option<Timestamp> {
     let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
     let lost = lost.map(|(at, _, _)| (*at, grant.known_held));
     let releases = lock.releases(grant).filter(|release| release.err == Some(Why::NotHeld));
@@ -168,11 +173,15 @@ fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Opti
     broken.map(|window| window.from.max(from)).min()
 }
 
-pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
+pub(super) fn latest_end(
+    history: &History,
+    lock: &LockHistory,
+    grant: &Grant,
+) -> (Timestamp, bool) {
     let acquire = lock.acquire_of(grant);
     let (process, lease) = (acquire.process, history.lease(acquire));
-    let mut answered = At::NEVER;
-    let mut lapsed = At::NEVER;
+    let mut answered = Timestamp::NEVER;
+    let mut lapsed = Timestamp::NEVER;
     for release in lock.releases(grant) {
         // Nothing is renewed after a release was called, but for a renewal that was under way.
         let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
@@ -215,7 +224,8 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
     let ended = answered.min(lapsed);
     // A minimum hold keeps it shut for longer: by the server's clock, from when the release arrived there.
     let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
-    let kept = acquire.kept_until.map(|until| At::last(until).plus(history.header.margin + late));
+    let kept =
+        acquire.kept_until.map(|until| Timestamp::last(until).plus(history.header.margin + late));
     match kept.filter(|kept| *kept > ended) {
         Some(kept) => (kept, false),
         None => (ended, lapsed < answered),
@@ -224,18 +234,18 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
 
 /// A span of time in which somebody may have had the lock, or stood in line for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) from: At,
-    pub(super) until: At,
+pub(super) struct Interval {
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
     pub(super) lapsed: bool,
-    /// Index in [`LockLine::calls`] of the acquisition; no index at all if that is not recorded.
+    /// Index in [`LockHistory::calls`] of the acquisition; no index at all if that is not recorded.
     pub(super) call: usize,
 }
 
-/// What a [`Span`] has for a call that is not recorded.
+/// What a [`Interval`] has for a call that is not recorded.
 pub(super) const UNRECORDED: usize = usize::MAX;
 
-impl Span {
+impl Interval {
     /// Where renewals are not recorded, nobody knows when exactly a lease ends on the server, and it may keep others
     /// out for a little longer: for as long as a takeover may take.
     pub(super) fn shut(self, header: &Header) -> Self {
@@ -246,14 +256,14 @@ impl Span {
 
 /// Spans by their start, with the latest end so far, so that the question who was there last takes a
 /// binary search.
-pub(super) struct Presence {
-    spans: Vec<Span>,
+pub(super) struct IntervalIndex {
+    spans: Vec<Interval>,
     /// For each span: of those up to it, the two of different calls that end last.
     last: Vec<[Option<usize>; 2]>,
 }
 
-impl Presence {
-    pub(super) fn new(mut spans: Vec<Span>) -> Self {
+impl IntervalIndex {
+    pub(super) fn new(mut spans: Vec<Interval>) -> Self {
         spans.sort_by_key(|span| span.from);
         let mut last = Vec::with_capacity(spans.len());
         let mut best: [Option<usize>; 2] = [None, None];
@@ -271,22 +281,24 @@ impl Presence {
     }
 
     /// Of all that began by `at`, but for the one of `call`: the one that ends last.
-    pub(super) fn last_until(&self, at: At, call: usize) -> Option<Span> {
+    pub(super) fn last_until(&self, at: Timestamp, call: usize) -> Option<Interval> {
         let begun = self.spans.partition_point(|span| span.from <= at);
         let best = self.last.get(begun.checked_sub(1)?)?;
         best.iter().flatten().map(|&index| self.spans[index]).find(|span| span.call != call)
     }
 
     /// The times when certainly nobody was there, each with whether a lapse began it.
-    pub(super) fn gaps(&self, end: At) -> Vec<Span> {
+    pub(super) fn gaps(&self, end: Timestamp) -> Vec<Interval> {
         let mut gaps = Vec::new();
-        let mut free = Span { from: At::START, until: end, lapsed: false, call: UNRECORDED };
+        let mut free =
+            Interval { from: Timestamp::START, until: end, lapsed: false, call: UNRECORDED };
         for span in &self.spans {
             if span.from > free.from {
-                gaps.push(Span { until: span.from, ..free });
+                gaps.push(Interval { until: span.from, ..free });
             }
             if span.until >= free.from {
-                free = Span { from: span.until, until: end, lapsed: span.lapsed, call: span.call };
+                free =
+                    Interval { from: span.until, until: end, lapsed: span.lapsed, call: span.call };
             }
         }
         if free.from < end {
@@ -297,32 +309,32 @@ impl Presence {
 }
 
 /// When somebody may have had the lock.
-pub(super) fn holders(history: &History, lock: &LockLine, order: &[Hold]) -> Vec<Span> {
+pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> Vec<Interval> {
     let mut begun = vec![None; lock.grants.len()];
     for hold in order {
         begun[hold.grant] = Some(hold);
     }
-    let mut spans: Vec<Span> = Vec::with_capacity(lock.grants.len());
+    let mut spans: Vec<Interval> = Vec::with_capacity(lock.grants.len());
     for (index, grant) in lock.grants.iter().enumerate() {
         let placed = begun[index].map(|hold| (hold.from, hold.upper, hold.lapsed));
         let (from, until, lapsed) = placed.unwrap_or_else(|| {
             let (until, lapsed) = latest_end(history, lock, grant);
             (lock.acquire_of(grant).invoke, until, lapsed)
         });
-        spans.push(Span { from, until, lapsed, call: grant.acquire });
+        spans.push(Interval { from, until, lapsed, call: grant.acquire });
     }
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op.acquires()) {
-        if let Some(until) = ghost_until(history, lock, call) {
-            spans.push(Span { from: call.invoke, until, lapsed: true, call: index });
+        if let Some(until) = unknown_effect_until(history, lock, call) {
+            spans.push(Interval { from: call.invoke, until, lapsed: true, call: index });
         }
     }
     spans
 }
 
 /// When somebody had the lock whose calls are not recorded.
-pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
+pub(super) fn foreign_holds(history: &History, lock: &LockHistory) -> Vec<Interval> {
     let windows = history.foreign(&lock.name);
-    let spans = windows.map(|&Window { from, until, .. }| Span {
+    let spans = windows.map(|&Window { from, until, .. }| Interval {
         from,
         until,
         lapsed: true,
@@ -332,13 +344,19 @@ pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
 }
 
 /// Up to when something that nobody knows of may have had the lock for this call.
-pub(super) fn ghost_until(history: &History, lock: &LockLine, call: &Call) -> Option<At> {
+pub(super) fn unknown_effect_until(
+    history: &History,
+    lock: &LockHistory,
+    call: &Operation,
+) -> Option<Timestamp> {
     let (unknown, known) = match call.outcome {
-        Outcome::Info => (Some(history.settled(lock, call, call.invoke, call.ret)), At::NEVER),
-        Outcome::Open => (history.buried(lock, call), At::NEVER),
+        Outcome::Info => {
+            (Some(history.settled(lock, call, call.invoke, call.ret)), Timestamp::NEVER)
+        }
+        Outcome::Open => (history.buried(lock, call), Timestamp::NEVER),
         // Then all is known again.
         Outcome::Ok => (None, call.ret),
-        Outcome::Fail => (None, has_left(history, lock, call)),
+        Outcome::Fail => (None, left_queue_at(history, lock, call)),
     };
     // What is granted to a process that is silent lapses before the next one gets it.
     let silent = history.silent(&lock.name, call.process, call.invoke, call.ret);
@@ -347,7 +365,7 @@ pub(super) fn ghost_until(history: &History, lock: &LockLine, call: &Call) -> Op
 }
 
 /// When somebody stood in line, or may have had the lock while its call was under way.
-pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
+pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Interval> {
     let waits = lock.calls.iter().enumerate().filter(|(_, call)| {
         call.op == Op::Acquire || (call.op == Op::Try && call.outcome == Outcome::Open)
     });
@@ -355,17 +373,17 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
         let until = match call.outcome {
             Outcome::Ok => call.ret,
             Outcome::Open => history.buried(lock, call).unwrap_or(call.ret),
-            Outcome::Fail => has_left(history, lock, call),
-            Outcome::Info => ghost_until(history, lock, call).unwrap_or(call.ret),
+            Outcome::Fail => left_queue_at(history, lock, call),
+            Outcome::Info => unknown_effect_until(history, lock, call).unwrap_or(call.ret),
         };
-        Span { from: call.invoke, until, lapsed: false, call: index }
+        Interval { from: call.invoke, until, lapsed: false, call: index }
     });
     spans.collect()
 }
 
 /// Who gives up leaves the line in the background; through a fault, that may take until it is over.
-fn has_left(history: &History, lock: &LockLine, call: &Call) -> At {
+fn left_queue_at(history: &History, lock: &LockHistory, call: &Operation) -> Timestamp {
     let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
     let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
-    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, At::max)
+    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, Timestamp::max)
 }

@@ -66,8 +66,8 @@ pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, U
 pub use report::{Report, Rule, Tally, Times, Violation};
 pub use timeline::{History, Unreadable};
 
-use holds::{Presence, foreigners, holders, in_line, in_order, is_fenced};
-use timeline::{LockLine, Outcome};
+use holds::{IntervalIndex, foreign_holds, holders, in_order, is_fenced, queued_intervals};
+use timeline::{LockHistory, Outcome};
 
 /// Judges a history by all rules.
 #[must_use]
@@ -94,7 +94,7 @@ pub fn check(history: &History) -> Report {
 
 fn check_lock(
     history: &History,
-    lock: &LockLine,
+    lock: &LockHistory,
     report: &mut Report,
     clocked: &mut liveness::Clocked,
 ) {
@@ -103,25 +103,25 @@ fn check_lock(
     order::sweep(history, lock, &mut order, report);
     claims::exclusion(history, lock, &order, report);
     claims::deadlines(history, lock, report);
-    order::first_come(history, lock, &order, report);
+    order::fifo_order(history, lock, &order, report);
 
     let mut holding = holders(history, lock, &order);
     // Who meets a holder of another library is contended as by one who stands in line: exactly while it is there.
-    let foreigners = foreigners(history, lock);
-    let mut standing = in_line(history, lock);
-    standing.extend(&foreigners);
+    let foreign_holds = foreign_holds(history, lock);
+    let mut standing = queued_intervals(history, lock);
+    standing.extend(&foreign_holds);
     let shut = holding.iter().map(|span| span.shut(&history.header));
-    let contenders = Presence::new(shut.chain(standing.iter().copied()).collect());
+    let contenders = IntervalIndex::new(shut.chain(standing.iter().copied()).collect());
     order::contention(history, lock, &contenders, report);
-    holding.extend(&foreigners);
-    liveness::waits(history, lock, &Presence::new(holding), report);
+    holding.extend(&foreign_holds);
+    liveness::waits(history, lock, &IntervalIndex::new(holding), report);
     liveness::returns(history, lock, report);
     clocked.add(history, lock, &order, report);
 
     let ordered =
         [Rule::K1, Rule::K2, Rule::K7].iter().all(|rule| !report.broken.contains_key(rule));
     if !is_fenced(history, lock) && ordered {
-        search::search(history, lock, &Presence::new(standing), report);
+        search::search(history, lock, &IntervalIndex::new(standing), report);
     }
 
     claims::told(history, lock, &order, report);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::holds::{Hold, Presence, Span};
+use super::holds::{Hold, Interval, IntervalIndex};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
 use super::report::{Failure, Report, Rule, Tally, Times};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
 
 /// So many waits without a fault have to bring enough hand-offs without a fault to judge them.
 const EXPECTS: u64 = 2000;
@@ -17,7 +17,12 @@ const EXPECTS: u64 = 2000;
 const KEPT_OF_STARVED: u64 = 4;
 
 /// No wait goes on for longer than is declared while certainly nobody else has the lock.
-pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, report: &mut Report) {
+pub(super) fn waits(
+    history: &History,
+    lock: &LockHistory,
+    holders: &IntervalIndex,
+    report: &mut Report,
+) {
     let gaps = holders.gaps(history.end);
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op == Op::Acquire) {
         // Others are looked at as failures.
@@ -51,16 +56,22 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
 
 /// The last part of a wait, in which no other call had the lock: up to its own grant, others may have
 /// had it, and from then on only its answer is missing.
-fn own(call: &Call, others: Option<Span>, index: usize) -> Option<Span> {
+fn own(call: &Operation, others: Option<Interval>, index: usize) -> Option<Interval> {
     let from = others.map_or(call.invoke, |span| span.until).max(call.invoke);
     let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
     // Where nobody knows what came of it, it may have had the lock itself, and was to hear of that.
     let is_own = matches!(call.outcome, Outcome::Ok | Outcome::Info);
-    is_own.then_some(Span { from, until: call.ret, lapsed, call: index })
+    is_own.then_some(Interval { from, until: call.ret, lapsed, call: index })
 }
 
 /// A wait is judged if, had it gone on, it would have been seen that nobody else had the lock.
-fn count_wait(h: &History, lock: &LockLine, call: &Call, others: Option<Span>, r: &mut Report) {
+fn count_wait(
+    h: &History,
+    lock: &LockHistory,
+    call: &Operation,
+    others: Option<Interval>,
+    r: &mut Report,
+) {
     let waited = call.outcome == Outcome::Ok && others.is_some_and(|span| span.until > call.invoke);
     if waited && h.felt(&lock.name, call.process, call.invoke, call.ret).next().is_none() {
         r.waits += 1;
@@ -70,7 +81,12 @@ fn count_wait(h: &History, lock: &LockLine, call: &Call, others: Option<Span>, r
 
 /// How long a call waited in a span where the lock was free, if that is too long: it is served within its bound, or
 /// after the last of the faults that it met before it had to be. However many there are, the time in between counts.
-fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Option<Duration> {
+fn too_long(
+    history: &History,
+    lock: &LockHistory,
+    call: &Operation,
+    free: Interval,
+) -> Option<Duration> {
     let header = &history.header;
     let from = free.from.max(call.invoke);
     let until = free.until.min(call.ret).min(history.end);
@@ -96,7 +112,7 @@ fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Opti
 /// for [`Header::resumes`] at the most, however many of the queue entries are stale.
 pub(super) struct Standstills<'a> {
     /// Of each resumption: when, after what, and the longest standstill of a lock.
-    longest: Vec<(At, &'a str, Duration)>,
+    longest: Vec<(Timestamp, &'a str, Duration)>,
 }
 
 impl<'a> Standstills<'a> {
@@ -106,7 +122,7 @@ impl<'a> Standstills<'a> {
         Self { longest: resumptions.filter(|_| is_judged).collect() }
     }
 
-    pub(super) fn add(&mut self, h: &History, lock: &LockLine, r: &mut Report) {
+    pub(super) fn add(&mut self, h: &History, lock: &LockHistory, r: &mut Report) {
         let waits = waits_after_claims(lock);
         for (at, what, longest) in &mut self.longest {
             let latest = at.plus(recovers(h));
@@ -142,20 +158,20 @@ fn recovers(history: &History) -> Duration {
 
 /// Each wait that ended with a grant, from when on no client relied on the lock. A server with older
 /// data may know less: what it still thinks of the last holder is part of a standstill.
-fn waits_after_claims(lock: &LockLine) -> Vec<(At, &Call)> {
-    let mut grants: Vec<(&Call, At)> = lock
+fn waits_after_claims(lock: &LockHistory) -> Vec<(Timestamp, &Operation)> {
+    let mut grants: Vec<(&Operation, Timestamp)> = lock
         .grants
         .iter()
         .map(|grant| {
             let lost = grant.lost.as_ref().map(|(at, _, _)| *at);
             let released = lock.first_release(grant).map(|release| release.invoke);
-            let lapsed = grant.valid_until.map(At::last);
+            let lapsed = grant.valid_until.map(Timestamp::last);
             let end = lost.into_iter().chain(released).min().or(lapsed);
-            (lock.acquire_of(grant), end.unwrap_or(At::NEVER))
+            (lock.acquire_of(grant), end.unwrap_or(Timestamp::NEVER))
         })
         .collect();
     grants.sort_by_key(|(acquire, _)| acquire.ret);
-    let mut free_from = At::START;
+    let mut free_from = Timestamp::START;
     let mut waits = Vec::with_capacity(grants.len());
     for (acquire, end) in grants {
         if acquire.op == Op::Acquire {
@@ -169,11 +185,11 @@ fn waits_after_claims(lock: &LockLine) -> Vec<(At, &Call)> {
 /// How long such a wait lasted after `at`, unless its own process was disturbed.
 fn stood_still<'a>(
     h: &History,
-    lock: &LockLine,
-    call: &'a Call,
-    from: At,
-    at: At,
-) -> Option<(Duration, &'a Call)> {
+    lock: &LockHistory,
+    call: &'a Operation,
+    from: Timestamp,
+    at: Timestamp,
+) -> Option<(Duration, &'a Operation)> {
     let from = from.max(at);
     let mut felt = h.felt(&lock.name, call.process, at.minus(recovers(h)), call.ret);
     let is_judged = felt.all(|fault| !fault.is_of_a_client() && fault.from <= at);
@@ -191,7 +207,7 @@ pub(super) struct Unexplained {
 }
 
 impl Unexplained {
-    pub(super) fn add(&mut self, history: &History, lock: &LockLine, report: &mut Report) {
+    pub(super) fn add(&mut self, history: &History, lock: &LockHistory, report: &mut Report) {
         for call in &lock.calls {
             let (tally, failures) = match call.op {
                 op if op.acquires() => (&mut report.acquisitions, &mut self.acquisitions),
@@ -215,7 +231,7 @@ impl Unexplained {
 
     /// A hold that is renewed is lost for a reason only; that its application does not run is none. Those that were
     /// over before they needed a renewal say nothing.
-    fn add_hold(&mut self, h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+    fn add_hold(&mut self, h: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
         let acquire = lock.acquire_of(grant);
         let lost = grant.lost.as_ref();
         let given_back = lock.first_release(grant).map(|release| release.invoke);
@@ -225,7 +241,7 @@ impl Unexplained {
         let needs_renewal = acquire.valid_until.is_some_and(|until| until < ended.t);
         // Nothing keeps its renewals from the server, if its application stopped running after the grant.
         let only_starves = |window: &Window| window.starves() && window.from > acquire.ret;
-        let felt = |from: At| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
+        let felt = |from: Timestamp| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
         let is_starved = felt(acquire.ret).any(only_starves);
         let from = if is_starved { acquire.invoke } else { acquire.invoke.minus(recovers(h)) };
         if acquire.unrenewed
@@ -289,7 +305,12 @@ fn is_failure(op: Op, why: &Why) -> bool {
     }
 }
 
-fn failure(h: &History, lock: &LockLine, call: &Call, (at, why, line): (At, &Why, u32)) -> Failure {
+fn failure(
+    h: &History,
+    lock: &LockHistory,
+    call: &Operation,
+    (at, why, line): (Timestamp, &Why, u32),
+) -> Failure {
     let (name, op, lock) = (h.name_of(call), call.op, &lock.name);
     let words = match why {
         Why::Other(words) => words.clone(),
@@ -305,7 +326,7 @@ fn failure(h: &History, lock: &LockLine, call: &Call, (at, why, line): (At, &Why
 }
 
 /// A call without an answer is one that never returned, unless its process was killed or stopped.
-pub(super) fn returns(history: &History, lock: &LockLine, report: &mut Report) {
+pub(super) fn returns(history: &History, lock: &LockHistory, report: &mut Report) {
     let open = lock.calls.iter().filter(|call| call.outcome == Outcome::Open);
     for call in open {
         let gone = history.killed(call.process).is_some();
@@ -332,7 +353,7 @@ impl Clocked {
     pub(super) fn add(
         &mut self,
         history: &History,
-        lock: &LockLine,
+        lock: &LockHistory,
         order: &[Hold],
         report: &mut Report,
     ) {
@@ -390,7 +411,7 @@ impl Clocked {
 }
 
 /// Neither who let go nor who waited felt a fault, or was about to recover from one. What they left is over when a lease is.
-fn is_calm(history: &History, lock: &LockLine, release: &Call, next: &Call) -> bool {
+fn is_calm(history: &History, lock: &LockHistory, release: &Operation, next: &Operation) -> bool {
     let before = history.header.lease.unwrap_or(history.header.told_within);
     let mut felt = [release, next].into_iter().flat_map(|call| {
         history.felt(&lock.name, call.process, call.invoke.minus(before), call.ret)
@@ -399,7 +420,13 @@ fn is_calm(history: &History, lock: &LockLine, release: &Call, next: &Call) -> b
 }
 
 /// A hand-off ends within the bound on all of them, if neither of the two felt a fault from a lease before until then.
-fn is_in_time(h: &History, lock: &LockLine, release: &Call, next: &Call, report: &mut Report) {
+fn is_in_time(
+    h: &History,
+    lock: &LockHistory,
+    release: &Operation,
+    next: &Operation,
+    report: &mut Report,
+) {
     let Some(bound) = h.header.all else { return };
     let latest = release.invoke.plus(bound);
     let from = release.invoke.minus(h.header.lease.unwrap_or_default());

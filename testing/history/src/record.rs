@@ -580,7 +580,7 @@ mod one_or_more {
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Names {
+    enum OneOrMore {
         One(String),
         More(Vec<String>),
     }
@@ -600,9 +600,9 @@ mod one_or_more {
     where
         D: serde::Deserializer<'de>,
     {
-        Ok(Option::<Names>::deserialize(from)?.map(|names| match names {
-            Names::One(name) => vec![name],
-            Names::More(names) => names,
+        Ok(Option::<OneOrMore>::deserialize(from)?.map(|names| match names {
+            OneOrMore::One(name) => vec![name],
+            OneOrMore::More(names) => names,
         }))
     }
 }

@@ -8,17 +8,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::holds::{Presence, earliest_end, ghost_until, latest_end};
+use super::holds::{IntervalIndex, earliest_end, latest_end, unknown_effect_until};
 use super::order::is_busy;
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, History, LockLine, Outcome};
+use super::timeline::{History, LockHistory, Outcome, Timestamp};
 
 /// So many states may be looked at for each step of a lock, and so many more in all.
 const BUDGET: [usize; 2] = [100, 500_000];
 
 /// What a call does to the lock, or says about it. Grants go by their acquisition's index in
-/// [`LockLine::calls`].
+/// [`LockHistory::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// Nobody has the lock; then this grant.
@@ -54,8 +54,8 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     what: What,
-    from: At,
-    until: At,
+    from: Timestamp,
+    until: Timestamp,
     /// If not, it may never take effect.
     must: bool,
     /// For the message.
@@ -63,15 +63,20 @@ struct Step {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+struct SearchState {
     owner: Option<usize>,
     /// Steps that have taken effect before their end, in order.
     done: Vec<usize>,
 }
 
 /// Searches an order for all calls of a lock.
-pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report: &mut Report) {
-    if history.exposed(&lock.name, At::START, At::NEVER).next().is_some() {
+pub(super) fn search(
+    history: &History,
+    lock: &LockHistory,
+    line: &IntervalIndex,
+    report: &mut Report,
+) {
+    if history.exposed(&lock.name, Timestamp::START, Timestamp::NEVER).next().is_some() {
         return; // then nothing can be said about the order
     }
     let steps = steps(history, lock, line);
@@ -96,7 +101,7 @@ pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report
     }
 }
 
-fn steps(history: &History, lock: &LockLine, line: &Presence) -> Vec<Step> {
+fn steps(history: &History, lock: &LockHistory, line: &IntervalIndex) -> Vec<Step> {
     let mut steps = Vec::with_capacity(2 * lock.calls.len());
     for (index, call) in lock.calls.iter().enumerate() {
         let step =
@@ -110,7 +115,7 @@ fn steps(history: &History, lock: &LockLine, line: &Presence) -> Vec<Step> {
                 steps.push(step(What::Busy, true));
             }
         } else if call.op.acquires() && call.outcome != Outcome::Fail {
-            let until = ghost_until(history, lock, call).unwrap_or(At::NEVER);
+            let until = unknown_effect_until(history, lock, call).unwrap_or(Timestamp::NEVER);
             steps.push(Step { until, ..step(What::Take(index), false) });
             steps.push(Step { until, ..step(What::Give(index), false) });
         }
@@ -160,9 +165,9 @@ impl Search<'_> {
         let steps = || self.steps.iter().enumerate();
         let begins = steps().map(|(index, step)| (step.from, 0, index));
         let ends = steps().map(|(index, step)| (step.until, rank(step), index));
-        let mut events: Vec<(At, u8, usize)> = begins.chain(ends).collect();
+        let mut events: Vec<(Timestamp, u8, usize)> = begins.chain(ends).collect();
         events.sort_unstable();
-        let mut states = HashSet::from([State { owner: None, done: Vec::new() }]);
+        let mut states = HashSet::from([SearchState { owner: None, done: Vec::new() }]);
         for (_, rank, index) in events {
             if rank == 0 {
                 self.begin(index);
@@ -206,7 +211,11 @@ impl Search<'_> {
     }
 
     /// The states after the last moment of a step.
-    fn end(&mut self, states: &HashSet<State>, index: usize) -> Result<HashSet<State>, Stuck> {
+    fn end(
+        &mut self,
+        states: &HashSet<SearchState>,
+        index: usize,
+    ) -> Result<HashSet<SearchState>, Stuck> {
         let step = self.steps[index];
         let mut after = HashSet::new();
         for state in states {
@@ -219,7 +228,7 @@ impl Search<'_> {
                 after.insert(state.clone());
                 self.reach(state, index, &mut after)?;
             } else if step.what == (What::Give(state.owner.unwrap_or(usize::MAX))) {
-                after.insert(self.look(State { owner: None, done: state.done.clone() }));
+                after.insert(self.look(SearchState { owner: None, done: state.done.clone() }));
             } else {
                 after.insert(state.clone());
             }
@@ -230,9 +239,9 @@ impl Search<'_> {
     /// All states in which the step has just taken effect, whatever else had to before.
     fn reach(
         &mut self,
-        from: &State,
+        from: &SearchState,
         index: usize,
-        after: &mut HashSet<State>,
+        after: &mut HashSet<SearchState>,
     ) -> Result<(), Stuck> {
         let mut seen = HashSet::from([from.clone()]);
         let mut next = vec![from.clone()];
@@ -250,7 +259,7 @@ impl Search<'_> {
     }
 
     /// The states that one more step leads to, but for dead ends.
-    fn followers(&self, state: &State, target: usize) -> Vec<State> {
+    fn followers(&self, state: &SearchState, target: usize) -> Vec<SearchState> {
         let mut followers = Vec::new();
         let Some(owner) = state.owner else {
             let wanted = self.steps[target].what;
@@ -261,11 +270,9 @@ impl Search<'_> {
                 });
                 // Who takes the lock and cannot give it back bars the way to any other.
                 let bars = matches!(wanted, What::Take(other) if other != grant) && open.len() == 1;
-                followers.extend(
-                    takes
-                        .filter(|_| !bars)
-                        .map(|index| self.look(State { owner: Some(grant), ..state.with(index) })),
-                );
+                followers.extend(takes.filter(|_| !bars).map(|index| {
+                    self.look(SearchState { owner: Some(grant), ..state.with(index) })
+                }));
             }
             return followers;
         };
@@ -281,7 +288,7 @@ impl Search<'_> {
     }
 
     /// Lets all steps that change nothing take effect, if they fit: they never stand in the way.
-    fn look(&self, mut state: State) -> State {
+    fn look(&self, mut state: SearchState) -> SearchState {
         let owner = state.owner;
         let fits = |what| match what {
             What::Busy => owner.is_some(),
@@ -300,7 +307,7 @@ impl Search<'_> {
     }
 }
 
-impl State {
+impl SearchState {
     fn with(&self, index: usize) -> Self {
         let mut more = self.clone();
         if let Err(place) = more.done.binary_search(&index) {

@@ -16,12 +16,12 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// A point in time. `seq` tells apart what happened at the same `t`, where the order of lines is the
 /// order of time; elsewhere it is zero, and what has the same `t` may have happened in either order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct At {
+pub(super) struct Timestamp {
     pub(super) t: u64,
     pub(super) seq: u32,
 }
 
-impl At {
+impl Timestamp {
     pub(super) const START: Self = Self::first(0);
     pub(super) const NEVER: Self = Self::last(u64::MAX);
 
@@ -62,15 +62,15 @@ pub(super) enum Outcome {
 
 /// A call.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(super) struct Operation {
     pub(super) op: Op,
     pub(super) process: u32,
-    pub(super) invoke: At,
+    pub(super) invoke: Timestamp,
     /// The same, but of an acquisition that was passed a hold inside its process: that of the one which got it from
     /// the server.
-    pub(super) asked: At,
-    /// [`At::NEVER`] while it is open.
-    pub(super) ret: At,
+    pub(super) asked: Timestamp,
+    /// [`Timestamp::NEVER`] while it is open.
+    pub(super) ret: Timestamp,
     pub(super) outcome: Outcome,
     pub(super) fence: Option<u64>,
     pub(super) unrenewed: bool,
@@ -86,36 +86,36 @@ pub(super) struct Call {
     pub(super) lines: [u32; 2],
 }
 
-/// An acquisition that succeeded, and what became of it. Indices are those of [`LockLine::calls`].
+/// An acquisition that succeeded, and what became of it. Indices are those of [`LockHistory::calls`].
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
     pub(super) acquire: usize,
     /// The last that is known: up to here the lock was held at least, if it was not given back.
     pub(super) valid_until: Option<u64>,
     /// Each that was told: when, up to when, and in which line.
-    pub(super) deadlines: Vec<(At, u64, u32)>,
+    pub(super) deadlines: Vec<(Timestamp, u64, u32)>,
     /// At this point the guard still said that it was held.
-    pub(super) known_held: At,
+    pub(super) known_held: Timestamp,
     pub(super) releases: Vec<usize>,
     /// The calls by which the holder asked: renewals and checks.
     pub(super) asked: Vec<usize>,
     /// When its holder was told of the loss, why, and in which line.
-    pub(super) lost: Option<(At, Why, u32)>,
+    pub(super) lost: Option<(Timestamp, Why, u32)>,
 }
 
 /// All that happened to one lock, and to what it guards.
 #[derive(Debug, Default)]
-pub(super) struct LockLine {
+pub(super) struct LockHistory {
     pub(super) name: String,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<Operation>,
     pub(super) grants: Vec<Grant>,
 }
 
 /// A fault and how long it lasted.
 #[derive(Debug)]
 pub(super) struct Window {
-    pub(super) from: At,
-    pub(super) until: At,
+    pub(super) from: Timestamp,
+    pub(super) until: Timestamp,
     what: Trouble,
     /// The operating system's process; `None` for all.
     host: Option<u32>,
@@ -133,20 +133,20 @@ pub(super) struct Window {
 #[derive(Debug)]
 pub struct History {
     pub(super) header: Header,
-    pub(super) locks: Vec<LockLine>,
+    pub(super) locks: Vec<LockHistory>,
     /// By their start.
     pub(super) windows: Vec<Window>,
     /// For each of them: when the last of those up to it ends that do end.
-    latest: Vec<At>,
+    latest: Vec<Timestamp>,
     /// Those that never end, as where clients were killed.
     endless: Vec<usize>,
     pub(super) residue: Option<(Vec<String>, u32)>,
     pub(super) processes: Names,
     /// Of each process: the operating system's process that it is part of.
     hosts: Vec<u32>,
-    kills: HashMap<u32, At>,
+    kills: HashMap<u32, Timestamp>,
     /// The last point in time that is known.
-    pub(super) end: At,
+    pub(super) end: Timestamp,
 }
 
 /// Why there is no history in a file.
@@ -207,7 +207,7 @@ impl History {
     }
 
     /// Who called.
-    pub(super) fn name_of(&self, call: &Call) -> &str {
+    pub(super) fn name_of(&self, call: &Operation) -> &str {
         self.processes.get(call.process)
     }
 
@@ -216,8 +216,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         self.near(lock, process, from, until).filter(|window| !window.hidden)
     }
@@ -228,8 +228,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         let may_be = |window: &Window| {
             // Of a client alone: its wall clock, the lengths of its leases.
@@ -241,7 +241,13 @@ impl History {
     }
 
     /// All of these, felt or not.
-    fn near(&self, lock: &str, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
+    fn near(
+        &self,
+        lock: &str,
+        process: u32,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
             window.happened
@@ -262,8 +268,8 @@ impl History {
     pub(super) fn removals(
         &self,
         lock: &str,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         self.during(from, until).filter(move |window| {
             window.removed && window.is_about(lock) && window.from > from && window.until < until
@@ -271,7 +277,7 @@ impl History {
     }
 
     /// Each point where a server took writes again, with what was done to it before.
-    pub(super) fn resumptions(&self) -> impl Iterator<Item = (At, &str)> {
+    pub(super) fn resumptions(&self) -> impl Iterator<Item = (Timestamp, &str)> {
         let points = self.windows.iter().filter(|window| window.what == Trouble::Resumes);
         points.map(|point| {
             let mut around = self.during(point.from, point.from);
@@ -288,8 +294,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         self.felt(lock, process, from, until).filter(|window| window.is_silent())
     }
@@ -299,8 +305,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         self.silent(lock, process, from, until).filter(|window| !window.starves())
     }
@@ -310,8 +316,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         self.felt(lock, process, from, until).filter(|window| {
             window.host.is_some() && matches!(window.what, Trouble::Stop | Trouble::Starve)
@@ -319,7 +325,7 @@ impl History {
     }
 
     /// How many processes were silent at some time between two points.
-    pub(super) fn count_silent(&self, from: At, until: At) -> u32 {
+    pub(super) fn count_silent(&self, from: Timestamp, until: Timestamp) -> u32 {
         let silent =
             self.during(from, until).filter(|window| window.happened && window.is_silent());
         let hosts: BTreeSet<_> = silent.map(|window| window.host).collect();
@@ -327,23 +333,33 @@ impl History {
     }
 
     /// Both are of one process of the operating system.
-    pub(super) fn are_together(&self, one: &Call, other: &Call) -> bool {
+    pub(super) fn are_together(&self, one: &Operation, other: &Operation) -> bool {
         self.hosts[one.process as usize] == self.hosts[other.process as usize]
     }
 
     /// When the process was killed, if it was.
-    pub(super) fn killed(&self, process: u32) -> Option<At> {
+    pub(super) fn killed(&self, process: u32) -> Option<Timestamp> {
         self.kills.get(&self.hosts[process as usize]).copied()
     }
 
     /// The faults that broke an assumption about `lock` on which its holders rest after `from`, when something was asked for,
     /// and before `until`. What was asked for later owes nothing to them.
-    pub(super) fn broken(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
+    pub(super) fn broken(
+        &self,
+        lock: &str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> impl Iterator<Item = &Window> {
         self.broken_by(Assumption::guards_holds, lock, from, until)
     }
 
     /// The same, those of what exclusion rests on.
-    pub(super) fn exposed(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
+    pub(super) fn exposed(
+        &self,
+        lock: &str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> impl Iterator<Item = &Window> {
         self.broken_by(Assumption::guards_exclusion, lock, from, until)
     }
 
@@ -352,28 +368,40 @@ impl History {
         &self,
         of: fn(Assumption) -> bool,
         lock: &str,
-        from: At,
-        until: At,
+        from: Timestamp,
+        until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         let is_of = move |window: &&Window| window.breaks.iter().any(|&broken| of(broken));
         self.during(from, until).filter(|window| window.is_about(lock)).filter(is_of)
     }
 
     /// Whether one assumption was.
-    pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: At, until: At) -> bool {
+    pub(super) fn breaks(
+        &self,
+        broken: Assumption,
+        lock: &str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> bool {
         let mut windows = self.during(from, until).filter(|window| window.is_about(lock));
         windows.any(|window| window.breaks.contains(&broken))
     }
 
     /// Returns how long the server keeps what `call` was granted, if it is not renewed. `None`: while
     /// the process lives.
-    pub(super) fn lease(&self, call: &Call) -> Option<Duration> {
+    pub(super) fn lease(&self, call: &Operation) -> Option<Duration> {
         call.lease.or(self.header.lease)
     }
 
     /// Returns when no residue of `call` can be left, of all that its process did between two points in
     /// time. Without a holder that takes a lease. After a fault it takes as long as the header allows.
-    pub(super) fn settled(&self, lock: &LockLine, call: &Call, from: At, until: At) -> At {
+    pub(super) fn settled(
+        &self,
+        lock: &LockHistory,
+        call: &Operation,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Timestamp {
         let quiet = match (self.lease(call), self.header.fades) {
             (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
             (Some(lease), None) => until.plus(lease + self.header.takeover),
@@ -385,12 +413,17 @@ impl History {
             Trouble::Kill => self.lapsed(lock, call, window.from),
             _ => self.healed(lock, call, window),
         });
-        healed.fold(quiet, At::max)
+        healed.fold(quiet, Timestamp::max)
     }
 
     /// Returns when the waiters of the process of `call` block no others, after it was killed or fell
     /// silent.
-    pub(super) fn lapsed(&self, lock: &LockLine, call: &Call, silent: At) -> At {
+    pub(super) fn lapsed(
+        &self,
+        lock: &LockHistory,
+        call: &Operation,
+        silent: Timestamp,
+    ) -> Timestamp {
         let header = &self.header;
         let each = header.absent.unwrap_or_default();
         let count = if each.is_zero() { 0 } else { self.in_line_with(lock, call.process, silent) };
@@ -399,17 +432,17 @@ impl History {
     }
 
     /// How many of the same process waited at `at`.
-    fn in_line_with(&self, lock: &LockLine, process: u32, at: At) -> u32 {
+    fn in_line_with(&self, lock: &LockHistory, process: u32, at: Timestamp) -> u32 {
         let host = self.hosts[process as usize];
         let begun = lock.calls.partition_point(|call| call.invoke <= at);
-        let waits = |call: &&Call| call.op == Op::Acquire && call.ret > at;
-        let of_host = |call: &&Call| self.hosts[call.process as usize] == host;
+        let waits = |call: &&Operation| call.op == Op::Acquire && call.ret > at;
+        let of_host = |call: &&Operation| self.hosts[call.process as usize] == host;
         let count = lock.calls[..begun].iter().filter(waits).filter(of_host).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Returns when no residue of `call` is left, which met a fault.
-    pub(super) fn healed(&self, lock: &LockLine, call: &Call, fault: &Window) -> At {
+    pub(super) fn healed(&self, lock: &LockHistory, call: &Operation, fault: &Window) -> Timestamp {
         match self.header.fades {
             // Whoever waited then may have its turn once more.
             Some(_) => self.lapsed(lock, call, fault.until),
@@ -419,16 +452,16 @@ impl History {
 
     /// Returns when no waiter of the process of `call` is left, if the process was killed: when they have
     /// lapsed, unless the servers were disturbed meanwhile.
-    pub(super) fn buried(&self, lock: &LockLine, call: &Call) -> Option<At> {
+    pub(super) fn buried(&self, lock: &LockHistory, call: &Operation) -> Option<Timestamp> {
         let killed = self.killed(call.process)?;
         let lapsed = self.lapsed(lock, call, killed);
         let felt = self.felt(&lock.name, call.process, killed, lapsed);
         let of_all = felt.filter(|window| window.host.is_none());
-        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, At::max))
+        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, Timestamp::max))
     }
 
     /// The windows that touch a span of time, by their start.
-    fn during(&self, from: At, until: At) -> impl Iterator<Item = &Window> {
+    fn during(&self, from: Timestamp, until: Timestamp) -> impl Iterator<Item = &Window> {
         let begun = self.windows.partition_point(|window| window.from <= until);
         let over = self.latest.partition_point(|latest| *latest < from).min(begun);
         let endless = self.endless.partition_point(|&index| index < over);
@@ -461,7 +494,7 @@ impl Window {
 }
 
 impl Grant {
-    fn learn(&mut self, at: At, valid_until: Option<u64>, line: u32, moves_back: bool) {
+    fn learn(&mut self, at: Timestamp, valid_until: Option<u64>, line: u32, moves_back: bool) {
         let held = valid_until.filter(|&until| until > 0);
         self.valid_until = match held {
             Some(_) if moves_back => held,
@@ -471,23 +504,24 @@ impl Grant {
     }
 }
 
-impl LockLine {
+impl LockHistory {
     /// Finds out for holds that were passed on when they were asked for.
     fn trace_holds(&mut self) {
-        let granted = |call: &Call| call.op.acquires() && call.outcome == Outcome::Ok;
+        let granted = |call: &Operation| call.op.acquires() && call.outcome == Outcome::Ok;
         let calls = self.calls.iter().filter(|call| granted(call));
-        let asked: HashMap<u64, At> = calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
+        let asked: HashMap<u64, Timestamp> =
+            calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
         for call in self.calls.iter_mut().filter(|call| granted(call)) {
             let first = call.fence.and_then(|fence| asked.get(&(fence & !0xff)));
             call.asked = first.copied().unwrap_or(call.invoke);
         }
     }
 
-    pub(super) fn acquire_of(&self, grant: &Grant) -> &Call {
+    pub(super) fn acquire_of(&self, grant: &Grant) -> &Operation {
         &self.calls[grant.acquire]
     }
 
-    pub(super) fn first_release(&self, grant: &Grant) -> Option<&Call> {
+    pub(super) fn first_release(&self, grant: &Grant) -> Option<&Operation> {
         grant.releases.first().map(|&index| &self.calls[index])
     }
 }
@@ -524,28 +558,28 @@ struct Acquisition {
 #[derive(Default)]
 struct Builder {
     header: Option<Header>,
-    locks: Vec<LockLine>,
+    locks: Vec<LockHistory>,
     lock_numbers: Names,
     processes: Names,
     /// Of each process: the call that is under way, or that it has gone quiet for ever.
-    states: Vec<State>,
+    states: Vec<ProcessState>,
     grants: HashMap<String, Acquisition>,
     faults: HashMap<u64, usize>,
     windows: Vec<Window>,
     hosts: Names,
     residue: Option<(Vec<String>, u32)>,
-    end: At,
+    end: Timestamp,
     line: u32,
 }
 
 #[derive(Clone)]
-enum State {
+enum ProcessState {
     Idle,
     Busy { lock: usize, call: usize, grant: Option<String> },
     Retired,
 }
 
-impl Default for At {
+impl Default for Timestamp {
     fn default() -> Self {
         Self::START
     }
@@ -558,7 +592,7 @@ impl Builder {
             return self.begin(parsed);
         };
         let t = parsed.t().ok_or("a second header; one file holds one run")?;
-        let at = At { t, seq: if header.sequential { self.line } else { 0 } };
+        let at = Timestamp { t, seq: if header.sequential { self.line } else { 0 } };
         if header.sequential && t < self.end.t {
             return Err(format!("time runs backwards, from {} to {t} ns", self.end.t));
         }
@@ -598,7 +632,7 @@ impl Builder {
         Ok(())
     }
 
-    fn fault(&mut self, at: At, fault: Fault) -> Result<(), String> {
+    fn fault(&mut self, at: Timestamp, fault: Fault) -> Result<(), String> {
         let declared = self.header.as_ref().map_or(&[][..], |header| &header.breaks);
         if let Some(more) = fault.breaks.iter().find(|broken| !declared.contains(broken)) {
             return Err(format!("the header does not say that this run breaks {more:?}"));
@@ -608,7 +642,7 @@ impl Builder {
         }
         self.windows.push(Window {
             from: at,
-            until: At::NEVER,
+            until: Timestamp::NEVER,
             what: fault.what,
             host: fault.process.map(|process| self.hosts.number(host_of(&process))),
             locks: fault.locks,
@@ -620,15 +654,15 @@ impl Builder {
         Ok(())
     }
 
-    fn record(&mut self, at: At, record: Record) -> Result<(), String> {
+    fn record(&mut self, at: Timestamp, record: Record) -> Result<(), String> {
         self.same_run(&record)?;
         let process = self.processes.number(&record.process) as usize;
         if process == self.states.len() {
-            self.states.push(State::Idle);
+            self.states.push(ProcessState::Idle);
         }
         let lock = self.lock_numbers.number(&record.lock) as usize;
         if lock == self.locks.len() {
-            self.locks.push(LockLine { name: record.lock.clone(), ..LockLine::default() });
+            self.locks.push(LockHistory { name: record.lock.clone(), ..LockHistory::default() });
         }
         match (record.kind, record.op) {
             (Kind::Event, Op::Lost) => self.lost(at, lock, record),
@@ -652,14 +686,20 @@ impl Builder {
         Ok(())
     }
 
-    fn invoke(&mut self, at: At, process: usize, lock: usize, r: Record) -> Result<(), String> {
+    fn invoke(
+        &mut self,
+        at: Timestamp,
+        process: usize,
+        lock: usize,
+        r: Record,
+    ) -> Result<(), String> {
         match &self.states[process] {
-            State::Idle => {}
-            State::Busy { lock, call, .. } => {
+            ProcessState::Idle => {}
+            ProcessState::Busy { lock, call, .. } => {
                 let earlier = self.locks[*lock].calls[*call].lines[0];
                 return Err(format!("{} has a call under way since line {earlier}", r.process));
             }
-            State::Retired => {
+            ProcessState::Retired => {
                 return Err(format!("{} goes on after `info`; it needs a new name", r.process));
             }
         }
@@ -680,12 +720,12 @@ impl Builder {
             _ => {}
         }
         let calls = &mut self.locks[lock].calls;
-        calls.push(Call {
+        calls.push(Operation {
             op: r.op,
             process: u32::try_from(process).expect("processes are counted in 32 bits"),
             invoke: at,
             asked: at,
-            ret: At::NEVER,
+            ret: Timestamp::NEVER,
             outcome: Outcome::Open,
             fence: r.fence,
             unrenewed: r.unrenewed,
@@ -698,20 +738,21 @@ impl Builder {
             err: None,
             lines: [self.line, 0],
         });
-        self.states[process] = State::Busy { lock, call: calls.len() - 1, grant: r.grant };
+        self.states[process] = ProcessState::Busy { lock, call: calls.len() - 1, grant: r.grant };
         Ok(())
     }
 
     fn answer(
         &mut self,
-        at: At,
+        at: Timestamp,
         process: usize,
         lock: usize,
         r: Record,
         outcome: Outcome,
     ) -> Result<(), String> {
-        let after = if outcome == Outcome::Info { State::Retired } else { State::Idle };
-        let State::Busy { lock: called, call: index, grant } =
+        let after =
+            if outcome == Outcome::Info { ProcessState::Retired } else { ProcessState::Idle };
+        let ProcessState::Busy { lock: called, call: index, grant } =
             std::mem::replace(&mut self.states[process], after)
         else {
             return Err(format!("an answer to {}, which has called nothing", r.process));
@@ -777,14 +818,14 @@ impl Builder {
         self.header.as_ref().is_some_and(|header| header.moves_back)
     }
 
-    fn learned(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
+    fn learned(&mut self, at: Timestamp, lock: usize, r: Record) -> Result<(), String> {
         let grant = self.known(&r.grant.ok_or("it names no grant")?, lock)?;
         let moves_back = self.moves_back();
         self.locks[lock].grants[grant].learn(at, r.valid_until, self.line, moves_back);
         Ok(())
     }
 
-    fn lost(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
+    fn lost(&mut self, at: Timestamp, lock: usize, r: Record) -> Result<(), String> {
         let name = r.grant.ok_or("it names no grant")?;
         let grant = self.known(&name, lock)?;
         let why = r.err.unwrap_or(Why::Expired);
@@ -809,22 +850,22 @@ impl Builder {
         let header = header.ok_or(Unreadable { line: 1, message: "there is no header".into() })?;
         // What was never answered belongs to its grant all the same.
         for state in std::mem::take(&mut self.states) {
-            if let State::Busy { lock, call, grant: Some(name) } = state {
+            if let ProcessState::Busy { lock, call, grant: Some(name) } = state {
                 let told = self.tell_grant(&name, lock, call);
                 told.map_err(|message| Unreadable { line: self.line as usize, message })?;
             }
         }
         self.windows.sort_by_key(|window| window.from);
         if header.passes_on {
-            self.locks.iter_mut().for_each(LockLine::trace_holds);
+            self.locks.iter_mut().for_each(LockHistory::trace_holds);
         }
         let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
         let hosts = hosts.collect();
         // One that did not happen was taken back.
         let has_killed = |window: &&Window| window.what == Trouble::Kill && !window.hidden;
         let kills = self.windows.iter().rev().filter(has_killed);
-        let is_endless = |window: &Window| window.until == At::NEVER;
-        let latest = self.windows.iter().scan(At::START, |latest, window| {
+        let is_endless = |window: &Window| window.until == Timestamp::NEVER;
+        let latest = self.windows.iter().scan(Timestamp::START, |latest, window| {
             *latest = if is_endless(window) { *latest } else { window.until.max(*latest) };
             Some(*latest)
         });

@@ -12,7 +12,7 @@ mod topologies;
 
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Parser;
 use run::Skip;
@@ -88,12 +88,9 @@ fn execute(arguments: &Arguments) -> Result<bool, String> {
         results
     });
     if !arguments.no_docs {
-        results.push(cargo::documentation(&selection));
+        results.push(run::documentation(&selection));
     }
     topologies::record(&tested, &results)?;
     report::print(&results, test.elapsed());
     Ok(results.iter().all(|result| result.passed))
 }
-
-/// A program that takes longer than this hangs.
-const BOUND: Duration = Duration::from_secs(1200);

@@ -1,8 +1,29 @@
 //! Prints the output of each program, and a table at the end.
 
+use std::process::Output;
 use std::time::Duration;
 
-use crate::run::Outcome;
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) passed: bool,
+    pub(crate) text: String,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    pub(crate) fn of(name: &str, output: &Output, took: Duration) -> Self {
+        let [said, complained] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        Self {
+            name: name.to_owned(),
+            passed: output.status.success(),
+            text: format!("{said}{complained}"),
+            took,
+        }
+    }
+}
 
 /// Prints what a program said.
 pub(crate) fn said(outcome: &Outcome) {

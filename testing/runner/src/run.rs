@@ -1,7 +1,7 @@
 //! Runs test programs, several at once.
 
 use std::fmt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cargo::Program;
-use crate::{BOUND, report};
+use crate::report::{self, Outcome};
+
+/// A program that takes longer than this hangs.
+const BOUND: Duration = Duration::from_secs(1200);
 
 /// Tests that are left out.
 #[derive(Clone, Debug)]
@@ -53,28 +56,6 @@ impl Skip {
     }
 }
 
-/// How a program ended.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) name: String,
-    pub(crate) passed: bool,
-    pub(crate) text: String,
-    pub(crate) took: Duration,
-}
-
-impl Outcome {
-    pub(crate) fn of(name: &str, output: &Output, took: Duration) -> Self {
-        let [said, complained] =
-            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        Self {
-            name: name.to_owned(),
-            passed: output.status.success(),
-            text: format!("{said}{complained}"),
-            took,
-        }
-    }
-}
-
 /// Runs the programs and prints what each said as soon as it has ended.
 pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<Outcome> {
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -100,6 +81,17 @@ pub(crate) fn command(command: &str) -> Outcome {
     let outcome = Outcome::of(command, &output, start.elapsed());
     report::said(&outcome);
     outcome
+}
+
+/// Runs the examples in the documentation.
+pub(crate) fn documentation(selection: &[String]) -> Outcome {
+    let start = Instant::now();
+    let output = Command::new("cargo")
+        .args(["test", "-q", "--locked", "--doc"])
+        .args(selection)
+        .output()
+        .expect("cargo has built the tests");
+    Outcome::of("documentation", &output, start.elapsed())
 }
 
 /// Runs a program, unless all of it is left out.

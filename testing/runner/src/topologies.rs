@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use crate::run::{Outcome, Skip};
+use crate::report::Outcome;
+use crate::run::Skip;
 
 /// The contents of `testing/topologies.toml`.
 #[derive(Deserialize)]

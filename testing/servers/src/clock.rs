@@ -13,7 +13,7 @@ use std::time::Duration;
 use lock_core::clock::wall;
 use tempfile::TempDir;
 
-use super::process::{ServerError, require};
+use super::error::{ServerError, require};
 
 /// Preloaded into a process, it answers for the system's clocks.
 const SOURCE: &str = include_str!("clock.c");

@@ -9,8 +9,9 @@ use std::{fmt, io};
 
 use tempfile::TempDir;
 
+use super::error::ServerError;
 use super::ports::Ports;
-use super::process::{Server, ServerError};
+use super::process::Server;
 use lock_conformance::proxy::Proxy;
 
 /// Of every server: its own port, that of a cluster's bus, and the one on which it encrypts.

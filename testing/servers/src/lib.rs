@@ -10,6 +10,7 @@
 //! clock, and change things behind a client's back.
 
 mod clock;
+mod error;
 mod handle;
 mod memcached;
 mod monitor;
@@ -23,11 +24,12 @@ mod sentinel;
 mod zookeeper;
 
 pub use clock::{Clock, Step};
+pub use error::ServerError;
 pub use handle::Handle;
 pub use lock_conformance::KeepData;
 pub use memcached::{Memcached, MemcachedOptions, TextSession};
 pub use monitor::Monitor;
-pub use process::{Server, ServerError, spawn_bound};
+pub use process::{Server, spawn_bound};
 pub use redis::{Persistence, Redis, RedisOptions, TlsFiles};
 pub use redis_cluster::RedisCluster;
 pub use resp::{Reply, Session};

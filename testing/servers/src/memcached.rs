@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::error::ServerError;
 use super::handle::{self, Handle, wait_until_answering};
-use super::process::{Server, ServerError};
+use super::process::Server;
 use lock_conformance::KeepData;
 use lock_conformance::ServerProcess;
 

@@ -7,10 +7,15 @@ use std::os::fd::OwnedFd;
 use lock_conformance::proxy::low_ports;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use super::process::ServerError;
+use super::error::ServerError;
 
 /// How often others are tried.
 const ATTEMPTS: usize = 100;
+
+/// Returns the port at which other members of a Redis cluster reach the one at `port`.
+pub(super) fn bus_port(port: u16) -> u16 {
+    port + 1
+}
 
 /// Ports in a row that no other test takes while this lives. Between the end of a server and its restart whoever calls
 /// there is refused, and never answered by the server of another test.

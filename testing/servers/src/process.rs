@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +14,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::clock::Clock;
+use super::error::{ServerError, require};
 
 /// How many lines of output are kept.
 const LINES: usize = 200;
@@ -24,24 +24,6 @@ const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
 /// Both kinds of output into one pipe.
 const ONE_PIPE: &str = " 2>&1";
-
-/// Why a server could not be started.
-#[derive(Debug)]
-pub struct ServerError(String);
-
-impl ServerError {
-    pub(super) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ServerError {}
 
 /// A process of a server. Dropping it kills the process and waits for its end.
 ///
@@ -88,7 +70,7 @@ impl Server {
             clock.give_to(&mut command);
         }
         let mut child = spawn(command)
-            .map_err(|error| ServerError(format!("{program} cannot be started: {error}")))?;
+            .map_err(|error| ServerError::new(format!("{program} cannot be started: {error}")))?;
         let output = Arc::new(Output::default());
         if let Some(pipe) = child.stdout.take() {
             let output = Arc::clone(&output);
@@ -177,7 +159,7 @@ impl Server {
             // What it said last may still be in its pipe.
             self.output.wait_for_end(Duration::from_secs(5));
         }
-        ServerError(format!("{} {what}; its last output:\n{}", self.program, self.output()))
+        ServerError::new(format!("{} {what}; its last output:\n{}", self.program, self.output()))
     }
 
     fn signal(&self, signal: Signal) -> Pid {
@@ -199,14 +181,6 @@ impl Drop for Server {
     }
 }
 
-pub(super) fn require(program: &str, package: &str) -> Result<(), ServerError> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
-        return Ok(());
-    }
-    Err(ServerError(format!("{program} is missing: run ./test, or apt-get install {package}")))
-}
-
 /// Starts a process that dies with this one, even if that is killed. `prepare` adds arguments and
 /// whatever else it needs; signals and waiting are the caller's.
 ///
@@ -221,8 +195,9 @@ pub fn spawn_bound(
     let program = program.as_ref();
     let mut command = bound(program, "");
     prepare(&mut command);
-    spawn(command)
-        .map_err(|error| ServerError(format!("{} cannot be started: {error}", program.display())))
+    spawn(command).map_err(|error| {
+        ServerError::new(format!("{} cannot be started: {error}", program.display()))
+    })
 }
 
 /// Becomes `program`, as the same process, and is killed when this one ends.

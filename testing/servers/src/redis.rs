@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::clock::{Clock, Step};
+use super::error::ServerError;
 use super::handle::{Handle, wait_until_answering};
-use super::process::{Server, ServerError};
-use super::redis_cluster::bus_port;
+use super::ports::bus_port;
+use super::process::Server;
 use super::resp::{Reply, Session};
 use lock_conformance::{KeepData, ServerProcess};
 

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use super::process::ServerError;
+use super::error::ServerError;
+use super::ports::bus_port;
 use super::redis::{Redis, RedisOptions};
 use super::resp::Reply;
 use lock_conformance::proxy::{Fault, Proxy};
@@ -366,11 +367,6 @@ fn link_to(member: &Redis) -> Proxy {
     ok(member, &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
     ok(member, &["CONFIG", "SET", "cluster-announce-bus-port", &port]);
     link
-}
-
-/// Where the other members reach the one at `port`: one of those that are kept for it.
-pub(super) fn bus_port(port: u16) -> u16 {
-    port + 1
 }
 
 fn ok(member: &Redis, words: &[&str]) {

@@ -6,8 +6,9 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
+use super::error::ServerError;
 use super::handle::{Handle, wait_until_answering};
-use super::process::{Server, ServerError};
+use super::process::Server;
 use super::redis::{Redis, RedisOptions, process_id, tls_port};
 use super::resp::{Reply, Session};
 use lock_conformance::proxy::Proxy;

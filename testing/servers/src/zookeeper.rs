@@ -9,9 +9,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::error::ServerError;
 use super::handle::{self, Handle};
 use super::ports::Ports;
-use super::process::{Server, ServerError};
+use super::process::Server;
 use lock_conformance::proxy::Proxy;
 use lock_conformance::{KeepData, ServerProcess};
 

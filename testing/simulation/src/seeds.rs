@@ -50,8 +50,8 @@ impl Seeds {
     /// # Panics
     ///
     /// If `simulate` does, or if a history cannot be written.
-    pub fn run(&self, simulate: impl Fn(u64) -> Run + Sync) -> Sum {
-        let sum = Mutex::<Sum>::default();
+    pub fn run(&self, simulate: impl Fn(u64) -> Run + Sync) -> Summary {
+        let sum = Mutex::<Summary>::default();
         search(self.seeds.clone(), |seed| {
             let run = simulate(seed);
             let mut sum = sum.lock().expect("no run panics here");
@@ -92,7 +92,7 @@ pub fn search<T: Send>(seeds: Range<u64>, look: impl Fn(u64) -> Option<T> + Sync
 
 /// Of many runs.
 #[derive(Debug, Default)]
-pub struct Sum {
+pub struct Summary {
     runs: u64,
     operations: usize,
     grants: usize,
@@ -102,7 +102,7 @@ pub struct Sum {
     illegal: Vec<String>,
 }
 
-impl Sum {
+impl Summary {
     /// # Panics
     ///
     /// Some run was not legal: says which, why, and how to see it again.
@@ -134,7 +134,7 @@ impl Sum {
     }
 }
 
-impl fmt::Display for Sum {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { runs, operations, grants, hand_offs, violations, .. } = self;
         writeln!(

@@ -14,7 +14,7 @@ use lock_history::{Assumption, Recorder};
 #[async_trait]
 pub trait Site: Send + Sync {
     /// Draws what is going to happen. Called once, before anything else.
-    fn begin(&self, rng: Rng, stage: &Stage) -> Scene;
+    fn begin(&self, rng: Rng, workload: &Workload) -> SitePlan;
 
     /// The process is stopped: until then nothing leaves it, and nothing reaches it.
     fn stop(&self, process: usize, until: Moment);
@@ -35,7 +35,7 @@ pub trait Site: Send + Sync {
 
 /// A run, as far as a site has to know it.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct Workload {
     /// How many processes there are.
     pub processes: usize,
     /// The names of the locks.
@@ -46,7 +46,7 @@ pub struct Stage {
 
 /// What a site has drawn.
 #[derive(Clone, Debug)]
-pub struct Scene {
+pub struct SitePlan {
     /// How many locks each task wants.
     pub rounds: RangeInclusive<usize>,
     /// What is going to be broken, in words.

@@ -9,30 +9,30 @@ use lock_core::clock::{Moment, sleep_until};
 
 /// Until when a process is stopped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stopped(Arc<Mutex<Fate>>);
+pub(super) struct ProcessState(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
-struct Fate {
+struct State {
     until: Option<Moment>,
     is_dead: bool,
 }
 
-impl Stopped {
+impl ProcessState {
     pub(super) fn until(&self, moment: Moment) {
-        self.fate().until = Some(moment);
+        self.state().until = Some(moment);
     }
 
     /// It was killed, and does nothing any more.
     pub(super) fn for_ever(&self) {
-        self.fate().is_dead = true;
+        self.state().is_dead = true;
     }
 
     /// When it goes on, if it is stopped now.
     pub(super) fn ends(&self) -> Option<Moment> {
-        self.fate().until.filter(|until| !until.has_passed())
+        self.state().until.filter(|until| !until.has_passed())
     }
 
-    fn fate(&self) -> MutexGuard<'_, Fate> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,7 +44,7 @@ impl Stopped {
 
 /// A task of a process that may be stopped.
 pub(super) struct Task<F> {
-    stopped: Stopped,
+    stopped: ProcessState,
     wake: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     work: Pin<Box<F>>,
 }
@@ -53,7 +53,7 @@ impl<F: Future> Future for Task<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.stopped.fate().is_dead {
+        if self.stopped.state().is_dead {
             return Poll::Pending;
         }
         while let Some(until) = self.stopped.ends() {
