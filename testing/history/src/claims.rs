@@ -1,4 +1,4 @@
-//! K1 and deadlines, and whether each holder was told of its loss: what the library said to the application.
+//! K1, deadlines, and loss notifications: the statements of the library to the application.
 
 use super::holds::{Hold, earliest_give_up, is_fenced};
 use super::order::may_go_back;
@@ -7,15 +7,15 @@ use super::report::{Report, Rule};
 use super::timeline::{Grant, History, LockHistory, Operation, Timestamp};
 
 struct Claim {
-    /// It may have been granted from here on. What it was told of that can have come much later.
+    /// The earliest time of the grant. The client's notification can be much later.
     begun: Timestamp,
     from: Timestamp,
     until: Timestamp,
-    /// `None` if that is not recorded.
+    /// `None` if it is not recorded.
     grant: Option<usize>,
 }
 
-/// K1: claims never overlap.
+/// Checks K1: claims never overlap.
 pub(super) fn exclusion(
     history: &History,
     lock: &LockHistory,
@@ -31,7 +31,7 @@ pub(super) fn exclusion(
         until: claim_end(history, lock, given),
         grant: Some(grant),
     });
-    // It may have ended at any time of the moment in which that was noted.
+    // It may have ended at any time of the moment in which its end was recorded.
     let foreign = history.foreign(&lock.name).map(|window| Claim {
         begun: window.from,
         from: window.from,
@@ -45,7 +45,8 @@ pub(super) fn exclusion(
     for claim in &claims {
         under_way.retain(|earlier| claim.from < earlier.until);
         for earlier in &under_way {
-            // Only who had the lock when it was broken may have a second one beside it.
+            // Only a holder of that moment may have a second one beside it after a broken
+            // assumption.
             let begun = first_begun(history, lock, earlier, claim);
             if history.exposed(&lock.name, begun, claim.from).next().is_some() {
                 report.excused_overlaps += 1;
@@ -59,7 +60,8 @@ pub(super) fn exclusion(
     }
 }
 
-/// K1: no deadline lies farther away than a lease, and none goes back, unless the session may get shorter.
+/// Checks K1: no deadline is farther away than a lease, and none moves back, unless the session may
+/// get shorter.
 pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Report) {
     let Header { margin, moves_back, .. } = history.header;
     for grant in &lock.grants {
@@ -69,7 +71,7 @@ pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Repo
             let farthest = lease.map_or(Timestamp::NEVER, |lease| at.plus(lease + margin)).t;
             // The recorder's clock need not run exactly as that of the guard.
             let goes_back = !moves_back && Timestamp::first(until).plus(margin).t < latest;
-            // A server whose clock is set back keeps a lock for longer, and says so.
+            // A server whose clock is set back keeps a lock for longer, and reports that.
             let begun = lock.acquire_of(grant).invoke;
             let too_far =
                 until > farthest && !history.breaks(Assumption::A1, &lock.name, begun, at);
@@ -90,7 +92,7 @@ pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Repo
     }
 }
 
-/// When that of the two can have been granted that was granted first.
+/// Returns the earliest possible grant of the earlier of the two claims.
 fn first_begun(history: &History, lock: &LockHistory, a: &Claim, b: &Claim) -> Timestamp {
     let both = a.grant.zip(b.grant).map(|(a, b)| [lock.acquire(a), lock.acquire(b)]);
     match both.filter(|[one, other]| !may_go_back(history, lock, one, other)) {
@@ -117,7 +119,7 @@ fn overlap(history: &History, lock: &LockHistory, a: &Claim, b: &Claim, report: 
     });
 }
 
-/// What the application may rely on ends here at the latest.
+/// Returns the latest end of the application's claim.
 fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
     let mut end = grant.valid_until.map_or(Timestamp::NEVER, Timestamp::first);
     if let Some(release) = lock.first_release(grant) {
@@ -128,7 +130,7 @@ fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp 
     }
     match &grant.lost {
         Some((at, Why::Expired | Why::NotHeld, _)) => end = end.min(*at),
-        // Core gave up early and has let go; the holder heard of it a little later.
+        // Core gave up early and has released the lock; the holder was notified a little later.
         Some((at, _, _)) => end = end.min(earliest_give_up(history, lock, grant, *at)),
         None => {
             let told = lock
@@ -140,8 +142,8 @@ fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp 
     end
 }
 
-/// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again, unless it
-/// has been stopped anew by then.
+/// Returns when `process` can be notified of an event at `from`. A stopped process is notified when
+/// it runs again, unless it has been stopped anew by then.
 fn runs(history: &History, lock: &str, process: u32, from: Timestamp) -> Timestamp {
     let mut runs = from;
     loop {
@@ -153,8 +155,9 @@ fn runs(history: &History, lock: &str, process: u32, from: Timestamp) -> Timesta
     }
 }
 
-/// When it has to be told at the latest of what ended at `ended`. Whatever is wrong with its server, a holder counts its
-/// lease by itself; where there is none, it hears of its loss when it can ask again.
+/// Returns the latest time for the notification of a loss at `ended`. A holder with a lease counts
+/// it by itself, whatever the state of its server. Without a lease, it is notified when it can ask
+/// again.
 fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Timestamp) -> Timestamp {
     let process = acquire.process;
     let within = history.header.told_within;
@@ -169,14 +172,15 @@ fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Timestamp)
     latest.max(runs(history, lock, process, counts).plus(within))
 }
 
-/// Every holder whose lease has certainly ended must have been told, or have let go, soon after.
+/// Checks that every holder whose lease has certainly ended was notified, or has released the lock,
+/// soon after.
 pub(super) fn told(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
-    // From the end: when the next certain holder got it.
+    // From the end: the time at which the next certain holder got the lock.
     let mut next: Option<&Hold> = None;
     for hold in order.iter().rev() {
         let grant = &lock.grants[hold.grant];
         let taken = next.map(|next| lock.acquire(next.grant));
-        // Where fences may have gone back, a higher one may be of who had it before.
+        // Where tokens may have gone back, a higher one may belong to an earlier holder.
         let taken =
             taken.filter(|taken| !may_go_back(history, lock, lock.acquire(hold.grant), taken));
         next = Some(hold);

@@ -1,5 +1,5 @@
-//! K3: what the guarded resource let pass. Its counter is recorded under the name of its lock; one that
-//! checks no fence, under a name of its own.
+//! K3: the effects on the guarded resource. Its counter is recorded under the name of its lock; a
+//! resource that checks no token has a name of its own.
 
 use std::collections::HashSet;
 
@@ -7,8 +7,8 @@ use super::record::{Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{History, LockHistory, Operation, Outcome};
 
-/// A resource that checks fences lets none pass after a higher one, refuses none without a reason, and
-/// counts what it let pass. One that does not check: its lost updates are counted.
+/// Checks a resource. One that checks tokens accepts none after a higher one, refuses none without
+/// a reason, and counts the accepted writes. Of one that does not, lost updates are counted.
 pub(super) fn effects(history: &History, lock: &LockHistory, report: &mut Report) {
     let writes: Vec<&Operation> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
     if writes.is_empty() {
@@ -39,12 +39,12 @@ struct ResourceEffects<'a> {
     history: &'a History,
     lock: &'a LockHistory,
     writes: &'a [&'a Operation],
-    /// All that show a fence: writes, and reads that do.
+    /// All operations that present a token: writes, and some reads.
     shown: &'a [&'a Operation],
 }
 
 impl ResourceEffects<'_> {
-    /// What passed after a higher fence had passed.
+    /// Checks that no token was accepted after a higher one.
     fn in_time(&self, mut passed: Vec<&Operation>, report: &mut Report) {
         let mut ended = passed.clone();
         ended.sort_by_key(|call| call.ret);
@@ -63,7 +63,7 @@ impl ResourceEffects<'_> {
         }
     }
 
-    /// The counter tells the exact order: there, each fence is at least the one before.
+    /// Checks the exact order, which the counter shows: no token is lower than the one before.
     fn in_value(&self, passed: &mut [&Operation], report: &mut Report) {
         passed.sort_by_key(|call| call.value);
         let mut first_end: Option<&Operation> = None;
@@ -103,7 +103,7 @@ impl ResourceEffects<'_> {
         });
     }
 
-    /// What was refused although no higher fence can have passed.
+    /// Checks that each refusal has a higher token that can have been accepted before.
     fn refusals(&self, report: &mut Report) {
         let mut refused: Vec<&Operation> = self.shown.to_vec();
         refused.retain(|call| call.outcome == Outcome::Fail && call.err == Some(Why::Fenced));
@@ -126,7 +126,8 @@ impl ResourceEffects<'_> {
         }
     }
 
-    /// What is shown was granted. Where no grants of the lock are recorded, nobody can say.
+    /// Checks that each presented token was granted. Where no grants of the lock are recorded, that
+    /// is unknown.
     fn unknown_tokens(&self, report: &mut Report) {
         let fences = self.lock.grants.iter().map(|grant| self.lock.acquire_of(grant).fence);
         let Some(granted) = fences.collect::<Option<HashSet<u64>>>().filter(|all| !all.is_empty())
@@ -143,7 +144,8 @@ impl ResourceEffects<'_> {
         }
     }
 
-    /// A read sees all increments that passed before it, and none that was never made; so does a write, and its own.
+    /// Checks that a read counts all increments accepted before it, and none that was never made. A
+    /// write also counts its own.
     fn counts(&self, passed: &[&Operation], report: &mut Report) {
         let mut ended: Vec<_> = passed.iter().map(|write| write.ret).collect();
         let may_count = self.writes.iter().filter(|write| write.outcome != Outcome::Fail);

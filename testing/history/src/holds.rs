@@ -1,34 +1,34 @@
-//! How long a server may have kept a lock for a grant: what the rules about order, contention and
-//! waiting start from.
+//! The time for which a server may have kept a lock for a grant: the basis of the rules about
+//! order, contention and waiting.
 
 use std::time::Duration;
 
 use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
 use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
 
-/// A grant as the server saw it, as far as the history tells.
+/// A grant as the server saw it, as far as the history shows.
 #[derive(Debug)]
 pub(super) struct Hold {
     /// Index in [`LockHistory::grants`].
     pub(super) grant: usize,
-    /// It cannot have begun before. Set by the sweep of [`order`](super::order).
+    /// The earliest possible start. Set by the sweep of [`order`](super::order).
     pub(super) from: Timestamp,
-    /// It cannot have ended before.
+    /// The earliest possible end.
     pub(super) lower: Timestamp,
-    /// The same, if the answer to its release is not believed.
+    /// The same, if the answer to its release is not trusted.
     pub(super) unconfirmed: Timestamp,
-    /// It cannot have lasted longer.
+    /// The latest possible end.
     pub(super) upper: Timestamp,
     /// True if `upper` is the end of a lease, and no answer.
     pub(super) lapsed: bool,
 }
 
-/// The grants of a lock whose order is known, in that order: by fence, or else by when they were
-/// certainly in force.
+/// Returns the grants of a lock whose order is known, in that order: by token, or else by the
+/// intervals in which they were certainly in force.
 pub(super) fn in_order(history: &History, lock: &LockHistory) -> Vec<Hold> {
     let fenced = is_fenced(history, lock);
     let holds = (0..lock.grants.len()).map(|grant| Hold::new(history, lock, grant));
-    // Without fences, a grant that came back after its own deadline has no place in the order.
+    // Without tokens, a grant that came back after its own deadline has no position in the order.
     let placed = |hold: &Hold| fenced || hold.lower >= lock.acquire(hold.grant).ret;
     let mut holds: Vec<Hold> = holds.filter(placed).collect();
     holds.sort_by_key(|hold| {
@@ -59,7 +59,7 @@ impl Hold {
         }
     }
 
-    /// It cannot have begun before `from`, and what broke an assumption since may have ended it.
+    /// Sets the earliest start to `from`. A broken assumption since then may have ended the hold.
     pub(super) fn begins(&mut self, history: &History, lock: &LockHistory, from: Timestamp) {
         self.from = from;
         let broken = |until: Timestamp, of: fn(Assumption) -> bool| {
@@ -69,11 +69,11 @@ impl Hold {
         self.unconfirmed =
             self.unconfirmed.min(broken(self.unconfirmed, Assumption::guards_exclusion));
         self.lower = match lock.released(&lock.grants[self.grant]) {
-            // The server has not confirmed it where it is handed over inside of a process.
+            // A hand-over inside a process is not confirmed by the server.
             Some(release) if history.header.passes_on => {
                 self.lower.min(broken(release.ret, Assumption::guards_exclusion))
             }
-            // Who gave it back had it until then, unless older data came back meanwhile.
+            // A released lock was held until then, unless older data came back meanwhile.
             Some(release) => {
                 self.lower.min(broken(release.ret, |assumption| assumption == Assumption::A2))
             }
@@ -91,12 +91,12 @@ impl LockHistory {
         grant.releases.iter().map(|&index| &self.calls[index])
     }
 
-    /// The release that the backend confirmed.
+    /// Returns the release that the backend confirmed.
     pub(super) fn released<'a>(&'a self, grant: &'a Grant) -> Option<&'a Operation> {
         self.releases(grant).find(|release| release.outcome == Outcome::Ok)
     }
 
-    /// The first answer that says that the grant had ended before.
+    /// Returns the first answer that reports that the grant had ended before.
     pub(super) fn first_not_held<'a>(&'a self, grant: &'a Grant) -> Option<&'a Operation> {
         let mut asked = grant.asked.iter().map(|&index| &self.calls[index]);
         asked.find(|call| {
@@ -105,7 +105,7 @@ impl LockHistory {
     }
 }
 
-/// When its lease can have ended at the earliest, if nothing else ended it.
+/// Returns the earliest time at which its lease can have ended, if nothing else ended it.
 pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
     let header = &history.header;
     let acquire = lock.acquire_of(grant);
@@ -115,21 +115,22 @@ pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Gra
         (None, Some(lease)) => {
             Timestamp::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
         }
-        // It ends with its process, also if that has said up to when it would hold it.
+        // It ends with its process, even if that has recorded a later deadline.
         (until, None) => until.map_or(Timestamp::NEVER, Timestamp::first).min(killed),
     }
 }
 
-/// When it can have ended at the earliest, while what exclusion rests on held.
+/// Returns the earliest time at which it can have ended, while the assumptions of exclusion held.
 pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
     let mut end = earliest_expiry(history, lock, grant);
     for release in lock.releases(grant) {
-        // `NotHeld` removed nothing: it only says that something else did.
+        // `NotHeld` removed nothing: it only reports that the hold had ended before.
         if release.err != Some(Why::NotHeld) {
             end = end.min(release.invoke);
         }
     }
-    // Core lets go by itself when it gives up early, and its holder hears of it a little later.
+    // Core releases the lock by itself when it gives up early, and notifies its holder a little
+    // later.
     let early =
         grant.lost.as_ref().is_some_and(|(_, why, _)| !matches!(why, Why::Expired | Why::NotHeld));
     let told = match &grant.lost {
@@ -145,8 +146,8 @@ pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant)
     end
 }
 
-/// When core can have let go by itself at the earliest, if its holder was told then: it is told in time, unless its process
-/// was stopped meanwhile.
+/// Returns the earliest time at which core can have released the lock by itself, if its holder was
+/// notified at `told`. The notification is in time, unless the process was stopped meanwhile.
 pub(super) fn earliest_give_up(
     history: &History,
     lock: &LockHistory,
@@ -161,8 +162,8 @@ pub(super) fn earliest_give_up(
     }
 }
 
-/// When a hold can have ended that a majority did not have any more, because a member had lost it: whoever finds that
-/// out lets the others go, and is told a little later.
+/// Returns the earliest end of a hold that has lost its majority because a member had lost it. The
+/// client that finds out releases the other members, and is notified a little later.
 fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> Option<Timestamp> {
     let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
     let lost = lost.map(|(at, _, _)| (*at, grant.known_held));
@@ -183,7 +184,7 @@ pub(super) fn latest_end(
     let mut answered = Timestamp::NEVER;
     let mut lapsed = Timestamp::NEVER;
     for release in lock.releases(grant) {
-        // Nothing is renewed after a release was called, but for a renewal that was under way.
+        // After the invocation of a release, no renewals follow, except one in progress.
         let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
         if lease.is_some() && faults.next().is_none() {
             lapsed = lapsed.min(release.invoke.plus(history.header.drain));
@@ -215,14 +216,15 @@ pub(super) fn latest_end(
         }
         let until = answered.min(lapsed);
         let silenced = history.silenced(&lock.name, process, acquire.invoke, until);
-        // Only what is left of it after the grant keeps the holder from renewing.
+        // Only the part after the grant keeps the holder from renewing.
         let begins = silenced.map(|window| (window.from.max(acquire.ret), window.until));
         for (from, _) in begins.filter(|(from, until)| until.since(*from) > lease) {
             lapsed = lapsed.min(from.plus(lease));
         }
     }
     let ended = answered.min(lapsed);
-    // A minimum hold keeps it shut for longer: by the server's clock, from when the release arrived there.
+    // A minimum hold keeps the lock unavailable for longer: by the server's clock, from the arrival
+    // of the release there.
     let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
     let kept =
         acquire.kept_until.map(|until| Timestamp::last(until).plus(history.header.margin + late));
@@ -232,33 +234,34 @@ pub(super) fn latest_end(
     }
 }
 
-/// A span of time in which somebody may have had the lock, or stood in line for it.
+/// An interval in which a client may have had the lock, or was queued for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) from: Timestamp,
     pub(super) until: Timestamp,
     pub(super) lapsed: bool,
-    /// Index in [`LockHistory::calls`] of the acquisition; no index at all if that is not recorded.
+    /// Index in [`LockHistory::calls`] of the acquisition, or [`UNRECORDED`].
     pub(super) call: usize,
 }
 
-/// What a [`Interval`] has for a call that is not recorded.
+/// The index in an [`Interval`] of an acquisition that is not recorded.
 pub(super) const UNRECORDED: usize = usize::MAX;
 
 impl Interval {
-    /// Where renewals are not recorded, nobody knows when exactly a lease ends on the server, and it may keep others
-    /// out for a little longer: for as long as a takeover may take.
+    /// Returns the interval in which the lock may be unavailable. Where renewals are not recorded,
+    /// the exact end of a lease on the server is unknown, and the lock may stay unavailable for as
+    /// long as a takeover may take.
     pub(super) fn shut(self, header: &Header) -> Self {
         let is_exact = !self.lapsed || header.renewals == Renewals::Recorded;
         Self { until: if is_exact { self.until } else { self.until.plus(header.takeover) }, ..self }
     }
 }
 
-/// Spans by their start, with the latest end so far, so that the question who was there last takes a
-/// binary search.
+/// Intervals by their start, with the latest end so far, so that a binary search finds the last
+/// holder.
 pub(super) struct IntervalIndex {
     spans: Vec<Interval>,
-    /// For each span: of those up to it, the two of different calls that end last.
+    /// For each interval: of those up to it, the two of different calls that end last.
     last: Vec<[Option<usize>; 2]>,
 }
 
@@ -280,14 +283,15 @@ impl IntervalIndex {
         Self { spans, last }
     }
 
-    /// Of all that began by `at`, but for the one of `call`: the one that ends last.
+    /// Returns the interval that ends last, of those that began by `at` and are not of `call`.
     pub(super) fn last_until(&self, at: Timestamp, call: usize) -> Option<Interval> {
         let begun = self.spans.partition_point(|span| span.from <= at);
         let best = self.last.get(begun.checked_sub(1)?)?;
         best.iter().flatten().map(|&index| self.spans[index]).find(|span| span.call != call)
     }
 
-    /// The times when certainly nobody was there, each with whether a lapse began it.
+    /// Returns the intervals in which certainly no client was there, each with whether an expiry
+    /// began it.
     pub(super) fn gaps(&self, end: Timestamp) -> Vec<Interval> {
         let mut gaps = Vec::new();
         let mut free =
@@ -308,7 +312,7 @@ impl IntervalIndex {
     }
 }
 
-/// When somebody may have had the lock.
+/// Returns the intervals in which a recorded client may have had the lock.
 pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> Vec<Interval> {
     let mut begun = vec![None; lock.grants.len()];
     for hold in order {
@@ -331,7 +335,7 @@ pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> 
     spans
 }
 
-/// When somebody had the lock whose calls are not recorded.
+/// Returns the intervals in which an unrecorded client had the lock.
 pub(super) fn foreign_holds(history: &History, lock: &LockHistory) -> Vec<Interval> {
     let windows = history.foreign(&lock.name);
     let spans = windows.map(|&Window { from, until, .. }| Interval {
@@ -343,7 +347,7 @@ pub(super) fn foreign_holds(history: &History, lock: &LockHistory) -> Vec<Interv
     spans.collect()
 }
 
-/// Up to when something that nobody knows of may have had the lock for this call.
+/// Returns the time up to which an unknown effect of this call may have kept the lock.
 pub(super) fn unknown_effect_until(
     history: &History,
     lock: &LockHistory,
@@ -354,17 +358,17 @@ pub(super) fn unknown_effect_until(
             (Some(history.settled(lock, call, call.invoke, call.ret)), Timestamp::NEVER)
         }
         Outcome::Open => (history.buried(lock, call), Timestamp::NEVER),
-        // Then all is known again.
+        // Then the state is known again.
         Outcome::Ok => (None, call.ret),
         Outcome::Fail => (None, left_queue_at(history, lock, call)),
     };
-    // What is granted to a process that is silent lapses before the next one gets it.
+    // A grant to a silent process expires before the next one gets the lock.
     let silent = history.silent(&lock.name, call.process, call.invoke, call.ret);
     let lapsed = silent.map(|window| history.lapsed(lock, call, window.from).min(known)).max();
     unknown.max(lapsed)
 }
 
-/// When somebody stood in line, or may have had the lock while its call was under way.
+/// Returns the intervals in which a client was queued, or may have had the lock during its call.
 pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Interval> {
     let waits = lock.calls.iter().enumerate().filter(|(_, call)| {
         call.op == Op::Acquire || (call.op == Op::Try && call.outcome == Outcome::Open)
@@ -381,7 +385,8 @@ pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Int
     spans.collect()
 }
 
-/// Who gives up leaves the line in the background; through a fault, that may take until it is over.
+/// Returns when a cancelled waiter has left the queue. It leaves in the background; with a fault,
+/// that may take until the fault is over.
 fn left_queue_at(history: &History, lock: &LockHistory, call: &Operation) -> Timestamp {
     let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
     let faults = history.felt(&lock.name, call.process, call.invoke, leaves);

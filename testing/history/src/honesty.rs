@@ -1,4 +1,4 @@
-//! K7: what the backend says about the end of a hold is so.
+//! K7: the backend's statements about the end of a hold are true.
 
 use super::holds::{Hold, earliest_expiry, is_fenced};
 use super::order::may_go_back;
@@ -6,7 +6,8 @@ use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp};
 
-/// One release at most is confirmed, nothing ends without a reason, and what is lost stays lost.
+/// Checks that at most one release is confirmed, that nothing ends without a reason, and that a
+/// lost lock stays lost.
 pub(super) fn honesty(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     if is_fenced(history, lock) {
         renewed_beside_the_next(history, lock, order, report);
@@ -19,10 +20,11 @@ pub(super) fn honesty(history: &History, lock: &LockHistory, order: &[Hold], rep
     }
 }
 
-/// A lock that was removed from its holder is not confirmed to that, also if nobody has taken it since.
+/// Checks that no removed lock is confirmed to its holder, even if no other client has taken it
+/// since.
 fn ends_with_a_removal(h: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
     let acquire = lock.acquire_of(grant);
-    // A lock that is handed over inside a process is not released on the server.
+    // A hand-over inside a process is no release on the server.
     let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     let confirmed = asked.filter(|call| {
         let is_asked = call.op == Op::Renew || (call.op == Op::Release && !h.header.passes_on);
@@ -30,7 +32,7 @@ fn ends_with_a_removal(h: &History, lock: &LockHistory, grant: &Grant, report: &
     });
     for call in confirmed {
         let removal = h.removals(&lock.name, acquire.ret, call.invoke).next();
-        // Older data bring it back, and a member that has them.
+        // Older data bring it back, and so does a member that has them.
         let comes_back = |from| {
             let brings = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
             h.broken_by(brings, &lock.name, from, call.ret).next().is_some()
@@ -90,8 +92,8 @@ fn not_held_has_a_reason(
     });
 }
 
-/// No renewal is confirmed after a higher fence was granted: who has that has taken the lock over, unless what it took
-/// was lost again.
+/// Checks that no renewal is confirmed after a higher token was granted. Its holder has taken the
+/// lock over, unless that grant was lost again.
 fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     for (place, hold) in order.iter().enumerate() {
         let grant = &lock.grants[hold.grant];
@@ -103,7 +105,8 @@ fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], repo
                 continue;
             };
             let acquire = lock.acquire_of(grant);
-            // By a restart with older data, also while it waited. A removal may be what gave it the lock.
+            // By a restart with older data, also during the wait. A removal may be the cause of its
+            // grant.
             let goes_back = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
             let mut broken = h.broken(&lock.name, next.ret, renewal.ret);
             let mut older = h.broken_by(goes_back, &lock.name, next.asked, renewal.ret);
@@ -121,18 +124,19 @@ fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], repo
     }
 }
 
-/// Nobody is told that a lock is held after its loss was told, or after it was given back.
+/// Checks that no lock is reported as held after the notification of its loss, or after its
+/// release.
 fn stays_lost(history: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
     let lost = grant.lost.as_ref().map(|(at, _, line)| (*at, *line));
     let gone = lock.first_not_held(grant).map(|call| (call.ret, call.lines[1]));
     let ended = lost.into_iter().chain(gone).min();
     let given_back = lock.released(grant).map(|call| (call.ret, call.lines[1]));
     let Some((at, line)) = ended.into_iter().chain(given_back).min() else { return };
-    // Two releases that are confirmed are looked at elsewhere.
+    // Two confirmed releases are judged by `released_once`.
     let is_told =
         |call: &&Operation| call.op != Op::Release || ended.is_some_and(|(at, _)| call.invoke > at);
-    // No guard remembers the loss of a detached lock. After a removal, a late attempt may have given the
-    // lock to its claim again.
+    // No guard remembers the loss of a detached lock. After a removal, a late attempt may have
+    // granted the lock to its claim again.
     let asked = lock.acquire_of(grant).asked;
     let may_be_back = |call: &&Operation| {
         let is_detached = call.op == Op::Release && !call.guarded;

@@ -5,8 +5,8 @@ use super::record::{Assumption, Grade, Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
 
-/// K2: no grant can have begun before the one before it ended. Notes for each when it can have begun
-/// at the earliest, and that it had ended when the next one was there.
+/// Checks K2: no grant can have begun before the previous one ended. Sets for each the earliest
+/// possible start, and that it had ended when the next one was there.
 pub(super) fn sweep(
     history: &History,
     lock: &LockHistory,
@@ -45,7 +45,7 @@ fn overlapping_grants(
 ) {
     let (held, taken) = (lock.acquire(earlier.grant), lock.acquire(later.grant));
     if may_go_back(h, lock, held, taken) {
-        // Their order is not that of their fences.
+        // Their order is not that of their tokens.
         return;
     }
     let release = lock.released(&lock.grants[earlier.grant]);
@@ -74,7 +74,7 @@ fn overlapping_grants(
     }
 }
 
-/// K2: who is told that the lock is taken must have met somebody.
+/// Checks K2: a contended acquisition must have met another claim.
 pub(super) fn contention(
     history: &History,
     lock: &LockHistory,
@@ -91,7 +91,7 @@ pub(super) fn contention(
         }
         let lease = history.header.lease.unwrap_or_default() + history.header.margin;
         if history.breaks(Assumption::A2, &lock.name, call.invoke.minus(lease), call.ret) {
-            // Older data came back, and with them whoever had the lock then.
+            // Older data came back, and with them their holder.
             continue;
         }
         if has_unaware_holder(history, lock, call)
@@ -112,8 +112,8 @@ pub(super) fn contention(
     }
 }
 
-/// Whoever lets go, and whose lock was taken away, by force or because something else broke, holds it as far as its own process
-/// knows, until it is told.
+/// Returns whether a holder in the same process may not know of its loss yet. A lock that was
+/// removed, or that is being released, stays held to its process until that is notified.
 fn has_unaware_holder(history: &History, lock: &LockHistory, call: &Operation) -> bool {
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
@@ -135,8 +135,9 @@ fn has_unaware_holder(history: &History, lock: &LockHistory, call: &Operation) -
     })
 }
 
-/// Whether two faults came together: one kept a server from hearing that somebody let go, and another one keeps the caller
-/// from the servers that have. What was left is gone with its lease.
+/// Returns whether two faults combined. One kept a release or cancellation from a server, and
+/// another one keeps the caller from the servers that have it. The stale vote expires with its
+/// lease.
 fn meets_stale_vote(history: &History, lock: &LockHistory, call: &Operation) -> bool {
     let header = &history.header;
     if !header.votes {
@@ -162,12 +163,13 @@ fn meets_stale_vote(history: &History, lock: &LockHistory, call: &Operation) -> 
     others.any(|(other, until)| has_left_one(other, until))
 }
 
-/// Whether somebody had let go whose release went down with the server that had confirmed it, and whose lease is not over.
+/// Returns whether a lock was restored: its release was lost with the server that had confirmed it,
+/// and its lease is not over.
 fn meets_restored_lock(history: &History, lock: &LockHistory, call: &Operation) -> bool {
     let header = &history.header;
     let lease = header.lease.unwrap_or_default() + header.margin;
     let passed_on = header.fades.unwrap_or(header.takeover);
-    // Also one whose answer was lost.
+    // Also a release whose answer was lost.
     let mut releases = lock.grants.iter().flat_map(|grant| lock.releases(grant));
     releases.any(|release| {
         release.invoke <= call.ret
@@ -185,7 +187,7 @@ pub(super) fn is_busy(call: &Operation) -> bool {
     call.op.acquires() && call.outcome == Outcome::Fail && call.err == Some(Why::Busy)
 }
 
-/// K4: tokens are there if declared, unique, and grow in the order of grants.
+/// Checks K4: tokens are present if declared, unique, and grow in the order of grants.
 pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     let declared = history.header.fencing != Grade::None;
     for grant in &lock.grants {
@@ -223,7 +225,8 @@ pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], repo
             regressed(history, lock, one, other, report);
         }
     }
-    // From the highest fence down: no lower one may be asked for after a higher one was granted.
+    // From the highest token down: a lower one must not be requested after a higher one was
+    // granted.
     let mut first: Option<&Operation> = None;
     for hold in order.iter().rev() {
         let acquire = lock.acquire(hold.grant);
@@ -236,7 +239,7 @@ pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], repo
     }
 }
 
-/// A client has refused a token itself, because it had seen a higher one.
+/// Checks a client's own refusal of a token, which is right after it has seen a higher one.
 fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Report) {
     let seen = lock.grants.iter().map(|grant| lock.acquire_of(grant));
     let seen = seen.filter(|seen| h.are_together(seen, call) && seen.ret <= call.ret);
@@ -248,11 +251,11 @@ fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Repor
     let mut others = others.filter(|other| other.lines != call.lines);
     let meanwhile = |other: &Operation| other.invoke <= call.ret && other.ret >= call.invoke;
     if seen.iter().any(|seen| seen.ret > call.invoke) || others.any(meanwhile) {
-        // The grant may be from before that one, and word of it late.
+        // The grant may be older than that one, and its notification delayed.
         return;
     }
     let highest = seen.into_iter().max_by_key(|seen| seen.fence);
-    // What it has seen besides, nobody knows.
+    // The other tokens that it has seen are unknown.
     let from = highest.map_or(Timestamp::START, |highest| highest.asked);
     if fences_may_go_back(h, lock, from, call.ret) {
         report.excused_fences += 1;
@@ -286,7 +289,8 @@ fn regressed(
     });
 }
 
-/// Whether the fences of two grants may be in the wrong order: both the server's clock and its data were lost.
+/// Returns whether the tokens of two grants may be in the wrong order, because the server has lost
+/// its clock and its data.
 pub(super) fn may_go_back(
     h: &History,
     lock: &LockHistory,
@@ -301,8 +305,9 @@ fn fences_may_go_back(h: &History, lock: &LockHistory, from: Timestamp, until: T
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }
 
-/// Whether a waiter certainly stood in line before `other` began, and up to its grant: it felt no fault then, nor shortly
-/// before. Where locks are sent, it may also have lost its place with others of its process who let a lease run out.
+/// Returns whether a waiter was certainly queued before `other` began, and until its grant: it met
+/// no fault then, nor shortly before. Where locks are pushed, it may also have lost its position
+/// together with other waiters of its process that let a lease expire.
 fn was_queued(
     history: &History,
     lock: &LockHistory,
@@ -319,7 +324,7 @@ fn was_queued(
     !is_passed_over && history.felt(&lock.name, waiter.process, from, other.ret).next().is_none()
 }
 
-/// Who certainly stood in line before another began to wait is served before it.
+/// Checks FIFO: a waiter that was certainly queued before another one is served before it.
 pub(super) fn fifo_order(
     history: &History,
     lock: &LockHistory,

@@ -1,10 +1,10 @@
-//! K2 without fencing tokens: is there any order of the calls that a lock with leases can have
+//! K2 without fencing tokens: is there an order of the operations that a lock with leases can have
 //! answered so?
 //!
-//! The search is that of Wing and Gong, with Lowe's just-in-time rule: a call takes effect no earlier
-//! than the next answer needs it. All states that are possible after an answer are kept, each once; when
-//! nothing is under way and nothing can be left behind, that is one state, so that quiet moments split a
-//! history by themselves. (Lowe, "Testing for linearizability", 2017.)
+//! The search is that of Wing and Gong, with Lowe's just-in-time rule: an operation is linearized
+//! no earlier than the next completion needs it. All states that are possible after a completion
+//! are kept, each once. When no operation is in progress and no effect is outstanding, that is one
+//! state, so that quiet moments split a history. (Lowe, "Testing for linearizability", 2017.)
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,34 +14,34 @@ use super::record::{Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{History, LockHistory, Outcome, Timestamp};
 
-/// So many states may be looked at for each step of a lock, and so many more in all.
+/// The states that may be explored for each step of a lock, and the allowance for the whole.
 const BUDGET: [usize; 2] = [100, 500_000];
 
-/// What a call does to the lock, or says about it. Grants go by their acquisition's index in
-/// [`LockHistory::calls`].
+/// The effect of an operation on the lock, or its statement about it. Grants are named by the index
+/// of their acquisition in [`LockHistory::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Nobody has the lock; then this grant.
+    /// The lock is free; then this grant has it.
     Take(usize),
-    /// This grant has the lock; then nobody.
+    /// This grant has the lock; then it is free.
     Give(usize),
     /// The same, or this grant does not have it already.
     GiveIfHeld(usize),
-    /// Somebody has it.
+    /// A client has it.
     Busy,
     /// This grant has it.
     Held(usize),
-    /// It does not.
+    /// This grant does not have it.
     Gone(usize),
 }
 
 impl What {
-    /// True if it may take effect without changing anything.
+    /// Returns true if it may take effect without changing the state.
     fn looks(self) -> bool {
         !matches!(self, Self::Take(_) | Self::Give(_))
     }
 
-    /// The grant to which it gives the lock, or from which it takes it.
+    /// Returns the grant to which it gives the lock, or from which it takes it.
     fn changes(self) -> Option<usize> {
         match self {
             Self::Take(grant) | Self::Give(grant) | Self::GiveIfHeld(grant) => Some(grant),
@@ -50,26 +50,26 @@ impl What {
     }
 }
 
-/// Something that takes effect at one point in `from..=until`.
+/// An operation that takes effect at one point in `from..=until`.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     what: What,
     from: Timestamp,
     until: Timestamp,
-    /// If not, it may never take effect.
+    /// False if it may never take effect.
     must: bool,
-    /// For the message.
+    /// The index of the operation, for the message.
     call: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SearchState {
     owner: Option<usize>,
-    /// Steps that have taken effect before their end, in order.
+    /// Steps that were linearized before their end, in order.
     done: Vec<usize>,
 }
 
-/// Searches an order for all calls of a lock.
+/// Searches an order for all operations of a lock.
 pub(super) fn search(
     history: &History,
     lock: &LockHistory,
@@ -109,7 +109,7 @@ fn steps(history: &History, lock: &LockHistory, line: &IntervalIndex) -> Vec<Ste
         if call.op.acquires() && call.outcome == Outcome::Ok {
             steps.push(step(What::Take(index), true));
         } else if is_busy(call) {
-            // Who stands in line explains it as well.
+            // A queued client explains it as well.
             let last = line.last_until(call.ret, index);
             if last.is_none_or(|span| span.until < call.invoke) {
                 steps.push(step(What::Busy, true));
@@ -151,16 +151,16 @@ enum Stuck {
 
 struct Search<'a> {
     steps: &'a [Step],
-    /// What may take effect now and change the lock: steps by their grant.
+    /// The open steps that change the lock, by their grant.
     open: BTreeMap<usize, Vec<usize>>,
-    /// What may take effect now without changing it.
+    /// The open steps that do not change it.
     looking: Vec<usize>,
     left: usize,
 }
 
 impl Search<'_> {
     fn run(&mut self) -> Result<(), Stuck> {
-        // At one and the same point, what begins comes first, and what need not happen ends last.
+        // At the same point, invocations come first, and optional steps end last.
         let rank = |step: &Step| if step.must { 1 } else { 2 };
         let steps = || self.steps.iter().enumerate();
         let begins = steps().map(|(index, step)| (step.from, 0, index));
@@ -210,7 +210,7 @@ impl Search<'_> {
         }
     }
 
-    /// The states after the last moment of a step.
+    /// Returns the states after the last moment of a step.
     fn end(
         &mut self,
         states: &HashSet<SearchState>,
@@ -224,7 +224,7 @@ impl Search<'_> {
             } else if step.must {
                 self.reach(state, index, &mut after)?;
             } else if matches!(step.what, What::Take(_)) {
-                // It may never have happened, or have told somebody that the lock is taken.
+                // It may never have happened, or only have reported contention to another client.
                 after.insert(state.clone());
                 self.reach(state, index, &mut after)?;
             } else if step.what == (What::Give(state.owner.unwrap_or(usize::MAX))) {
@@ -236,7 +236,8 @@ impl Search<'_> {
         Ok(after)
     }
 
-    /// All states in which the step has just taken effect, whatever else had to before.
+    /// Collects all states in which the step has just been linearized, after any others that it
+    /// needs.
     fn reach(
         &mut self,
         from: &SearchState,
@@ -258,7 +259,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The states that one more step leads to, but for dead ends.
+    /// Returns the states that one more step leads to, except dead ends.
     fn followers(&self, state: &SearchState, target: usize) -> Vec<SearchState> {
         let mut followers = Vec::new();
         let Some(owner) = state.owner else {
@@ -268,7 +269,7 @@ impl Search<'_> {
                     self.steps[index].what == What::Take(grant)
                         && state.done.binary_search(&index).is_err()
                 });
-                // Who takes the lock and cannot give it back bars the way to any other.
+                // A grant that cannot release the lock blocks any other.
                 let bars = matches!(wanted, What::Take(other) if other != grant) && open.len() == 1;
                 followers.extend(takes.filter(|_| !bars).map(|index| {
                     self.look(SearchState { owner: Some(grant), ..state.with(index) })
@@ -287,7 +288,7 @@ impl Search<'_> {
         followers
     }
 
-    /// Lets all steps that change nothing take effect, if they fit: they never stand in the way.
+    /// Linearizes all steps that change nothing, if they fit: they never block another step.
     fn look(&self, mut state: SearchState) -> SearchState {
         let owner = state.owner;
         let fits = |what| match what {

@@ -1,5 +1,6 @@
-//! Lines put together: calls with their outcomes, grants with what became of them, faults with their
-//! ends. What is not a history (an answer without a call, time that runs backwards) is found here.
+//! Assembled histories: operations with their completions, grants with their later events, faults
+//! with their ends. The assembly rejects input that is no history, such as an answer without a
+//! call, or time that runs backwards.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -10,11 +11,11 @@ use super::record::{
     Assumption, Fault, Header, Kind, Line, Op, Record, Residue, Trouble, Why, nanos_of,
 };
 
-/// No line may be longer: a history that is no history must not fill the memory.
+/// The longest line that is accepted: an invalid file must not fill the memory.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// A point in time. `seq` tells apart what happened at the same `t`, where the order of lines is the
-/// order of time; elsewhere it is zero, and what has the same `t` may have happened in either order.
+/// A point in time. `seq` orders records with the same `t` where the order of lines is the order of
+/// time. Elsewhere it is zero, and records with the same `t` may have happened in either order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Timestamp {
     pub(super) t: u64,
@@ -25,22 +26,22 @@ impl Timestamp {
     pub(super) const START: Self = Self::first(0);
     pub(super) const NEVER: Self = Self::last(u64::MAX);
 
-    /// Before all that happened at `t`.
+    /// Returns the point before all records at `t`.
     pub(super) const fn first(t: u64) -> Self {
         Self { t, seq: 0 }
     }
 
-    /// After all that happened at `t`.
+    /// Returns the point after all records at `t`.
     pub(super) const fn last(t: u64) -> Self {
         Self { t, seq: u32::MAX }
     }
 
-    /// At the latest `by` later.
+    /// Returns the latest point that is `by` later.
     pub(super) fn plus(self, by: Duration) -> Self {
         Self::last(self.t.saturating_add(nanos_of(by)))
     }
 
-    /// At the earliest `by` earlier.
+    /// Returns the earliest point that is `by` earlier.
     pub(super) fn minus(self, by: Duration) -> Self {
         Self::first(self.t.saturating_sub(nanos_of(by)))
     }
@@ -50,26 +51,26 @@ impl Timestamp {
     }
 }
 
-/// How a call ended.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Ok,
     Fail,
     Info,
-    /// It has no answer in this history.
+    /// It has no completion in this history.
     Open,
 }
 
-/// A call.
+/// An operation.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) op: Op,
     pub(super) process: u32,
     pub(super) invoke: Timestamp,
-    /// The same, but of an acquisition that was passed a hold inside its process: that of the one which got it from
-    /// the server.
+    /// The invocation. For an acquisition that got its hold by hand-over inside its process: the
+    /// invocation that got it from the server.
     pub(super) asked: Timestamp,
-    /// [`Timestamp::NEVER`] while it is open.
+    /// The completion, or [`Timestamp::NEVER`] while it is open.
     pub(super) ret: Timestamp,
     pub(super) outcome: Outcome,
     pub(super) fence: Option<u64>,
@@ -82,28 +83,29 @@ pub(super) struct Operation {
     lease: Option<Duration>,
     pub(super) value: Option<u64>,
     pub(super) err: Option<Why>,
-    /// Of its invocation and of its answer; zero if there is none.
+    /// The lines of its invocation and its completion; zero if absent.
     pub(super) lines: [u32; 2],
 }
 
-/// An acquisition that succeeded, and what became of it. Indices are those of [`LockHistory::calls`].
+/// An acquisition that succeeded, and its later operations. Indices are those of
+/// [`LockHistory::calls`].
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
     pub(super) acquire: usize,
-    /// The last that is known: up to here the lock was held at least, if it was not given back.
+    /// The latest known deadline: up to it the lock was certainly held, unless it was released.
     pub(super) valid_until: Option<u64>,
-    /// Each that was told: when, up to when, and in which line.
+    /// Each recorded deadline: the time of the record, the deadline, and the line.
     pub(super) deadlines: Vec<(Timestamp, u64, u32)>,
-    /// At this point the guard still said that it was held.
+    /// The last point at which the guard still reported the lock as held.
     pub(super) known_held: Timestamp,
     pub(super) releases: Vec<usize>,
-    /// The calls by which the holder asked: renewals and checks.
+    /// The operations by which the holder checked or prolonged the hold.
     pub(super) asked: Vec<usize>,
-    /// When its holder was told of the loss, why, and in which line.
+    /// The time, reason and line of the loss notification.
     pub(super) lost: Option<(Timestamp, Why, u32)>,
 }
 
-/// All that happened to one lock, and to what it guards.
+/// All operations on one lock, and on the resource that it guards.
 #[derive(Debug, Default)]
 pub(super) struct LockHistory {
     pub(super) name: String,
@@ -111,7 +113,7 @@ pub(super) struct LockHistory {
     pub(super) grants: Vec<Grant>,
 }
 
-/// A fault and how long it lasted.
+/// A fault and its interval.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) from: Timestamp,
@@ -123,33 +125,33 @@ pub(super) struct Window {
     locks: Option<Vec<String>>,
     breaks: Vec<Assumption>,
     hidden: bool,
-    /// False: it came to nothing, and explains nothing.
+    /// False if the fault did not happen, and explains nothing.
     happened: bool,
-    /// It has certainly removed its lock.
+    /// True if it has certainly removed its lock.
     removed: bool,
 }
 
-/// A history, read and put together. [`check`](super::check) judges it.
+/// An assembled history. [`check`](super::check) judges it.
 #[derive(Debug)]
 pub struct History {
     pub(super) header: Header,
     pub(super) locks: Vec<LockHistory>,
-    /// By their start.
+    /// Sorted by their start.
     pub(super) windows: Vec<Window>,
-    /// For each of them: when the last of those up to it ends that do end.
+    /// For each window, the latest end of those up to it that do end.
     latest: Vec<Timestamp>,
-    /// Those that never end, as where clients were killed.
+    /// The windows that never end, as where clients were killed.
     endless: Vec<usize>,
     pub(super) residue: Option<(Vec<String>, u32)>,
     pub(super) processes: Names,
-    /// Of each process: the operating system's process that it is part of.
+    /// For each process, the operating system's process that contains it.
     hosts: Vec<u32>,
     kills: HashMap<u32, Timestamp>,
-    /// The last point in time that is known.
+    /// The last known point in time.
     pub(super) end: Timestamp,
 }
 
-/// Why there is no history in a file.
+/// The reason why a file holds no history.
 #[derive(Debug)]
 pub struct Unreadable {
     /// The line, counted from one.
@@ -192,7 +194,7 @@ impl History {
         builder.finish()
     }
 
-    /// Puts lines together that were kept in memory.
+    /// Assembles lines that were kept in memory.
     ///
     /// # Errors
     ///
@@ -206,12 +208,12 @@ impl History {
         builder.finish()
     }
 
-    /// Who called.
+    /// Returns the name of the client.
     pub(super) fn name_of(&self, call: &Operation) -> &str {
         self.processes.get(call.process)
     }
 
-    /// The faults that a process felt at a lock between two points in time.
+    /// Returns the faults that a process met at a lock between two points in time.
     pub(super) fn felt(
         &self,
         lock: &str,
@@ -222,8 +224,8 @@ impl History {
         self.near(lock, process, from, until).filter(|window| !window.hidden)
     }
 
-    /// Those that may have kept it from one of several servers: of single ones, too, for which others stand in, and
-    /// nothing that was done by force.
+    /// Returns the faults that may have kept a process from one of several servers. Those include
+    /// faults of single servers that others mask, and exclude the actions of an operator.
     pub(super) fn met(
         &self,
         lock: &str,
@@ -232,7 +234,7 @@ impl History {
         until: Timestamp,
     ) -> impl Iterator<Item = &Window> {
         let may_be = |window: &Window| {
-            // Of a client alone: its wall clock, the lengths of its leases.
+            // A fault of one client only: its wall clock, or the lengths of its leases.
             let touches_no_server = window.hidden && window.host.is_some();
             let is_by_force = window.breaks.contains(&Assumption::A3);
             !is_by_force && !touches_no_server
@@ -240,7 +242,7 @@ impl History {
         self.near(lock, process, from, until).filter(move |window| may_be(window))
     }
 
-    /// All of these, felt or not.
+    /// Returns all of these faults, noticed or not.
     fn near(
         &self,
         lock: &str,
@@ -257,14 +259,14 @@ impl History {
         })
     }
 
-    /// When somebody had `lock` whose calls are not recorded.
+    /// Returns the windows in which an unrecorded client had `lock`.
     pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
         self.windows.iter().filter(move |window| {
             window.what == Trouble::Foreign && window.locks.is_some() && window.is_about(lock)
         })
     }
 
-    /// The removals of `lock` that began after `from` and were over by `until`.
+    /// Returns the removals of `lock` that began after `from` and were over by `until`.
     pub(super) fn removals(
         &self,
         lock: &str,
@@ -276,7 +278,7 @@ impl History {
         })
     }
 
-    /// Each point where a server took writes again, with what was done to it before.
+    /// Returns each point where a server took writes again, with the fault before it.
     pub(super) fn resumptions(&self) -> impl Iterator<Item = (Timestamp, &str)> {
         let points = self.windows.iter().filter(|window| window.what == Trouble::Resumes);
         points.map(|point| {
@@ -289,7 +291,7 @@ impl History {
         })
     }
 
-    /// The same, only those that kept its calls from its server, and no other client's.
+    /// Returns the faults that kept only this client's operations from its server.
     pub(super) fn silent(
         &self,
         lock: &str,
@@ -300,7 +302,7 @@ impl History {
         self.felt(lock, process, from, until).filter(|window| window.is_silent())
     }
 
-    /// The same, only those that kept its renewals from its server, too.
+    /// Returns the faults that kept also its renewals from its server.
     pub(super) fn silenced(
         &self,
         lock: &str,
@@ -311,7 +313,7 @@ impl History {
         self.silent(lock, process, from, until).filter(|window| !window.starves())
     }
 
-    /// The same, only those in which it did not run, or its application did not.
+    /// Returns the faults in which the process or its application did not run.
     pub(super) fn stopped(
         &self,
         lock: &str,
@@ -324,7 +326,7 @@ impl History {
         })
     }
 
-    /// How many processes were silent at some time between two points.
+    /// Returns how many processes were silent at some time between two points.
     pub(super) fn count_silent(&self, from: Timestamp, until: Timestamp) -> u32 {
         let silent =
             self.during(from, until).filter(|window| window.happened && window.is_silent());
@@ -332,18 +334,18 @@ impl History {
         u32::try_from(hosts.len()).unwrap_or(u32::MAX)
     }
 
-    /// Both are of one process of the operating system.
+    /// Returns true if both are of one process of the operating system.
     pub(super) fn are_together(&self, one: &Operation, other: &Operation) -> bool {
         self.hosts[one.process as usize] == self.hosts[other.process as usize]
     }
 
-    /// When the process was killed, if it was.
+    /// Returns when the process was killed, if it was.
     pub(super) fn killed(&self, process: u32) -> Option<Timestamp> {
         self.kills.get(&self.hosts[process as usize]).copied()
     }
 
-    /// The faults that broke an assumption about `lock` on which its holders rest after `from`, when something was asked for,
-    /// and before `until`. What was asked for later owes nothing to them.
+    /// Returns the faults that broke an assumption of the holders of `lock`. `from` is the time of
+    /// the request: the faults before it do not count, nor those after `until`.
     pub(super) fn broken(
         &self,
         lock: &str,
@@ -353,7 +355,7 @@ impl History {
         self.broken_by(Assumption::guards_holds, lock, from, until)
     }
 
-    /// The same, those of what exclusion rests on.
+    /// Returns the faults that broke an assumption of exclusion.
     pub(super) fn exposed(
         &self,
         lock: &str,
@@ -363,7 +365,7 @@ impl History {
         self.broken_by(Assumption::guards_exclusion, lock, from, until)
     }
 
-    /// The same, those of some assumptions.
+    /// Returns the faults that broke one of some assumptions.
     pub(super) fn broken_by(
         &self,
         of: fn(Assumption) -> bool,
@@ -375,7 +377,7 @@ impl History {
         self.during(from, until).filter(|window| window.is_about(lock)).filter(is_of)
     }
 
-    /// Whether one assumption was.
+    /// Returns true if the assumption was broken.
     pub(super) fn breaks(
         &self,
         broken: Assumption,
@@ -387,8 +389,8 @@ impl History {
         windows.any(|window| window.breaks.contains(&broken))
     }
 
-    /// Returns how long the server keeps what `call` was granted, if it is not renewed. `None`: while
-    /// the process lives.
+    /// Returns how long the server keeps the grant of `call` without renewals. `None`: while the
+    /// process lives.
     pub(super) fn lease(&self, call: &Operation) -> Option<Duration> {
         call.lease.or(self.header.lease)
     }
@@ -407,7 +409,7 @@ impl History {
             (Some(lease), None) => until.plus(lease + self.header.takeover),
             (None, None) => until.plus(self.header.drain),
         };
-        // What is let go in the background may meet a fault there. The dead do not come back.
+        // A background release may meet a fault in turn. A killed process does not recover.
         let felt = self.felt(&lock.name, call.process, from, quiet);
         let healed = felt.map(|window| match window.what {
             Trouble::Kill => self.lapsed(lock, call, window.from),
@@ -431,7 +433,7 @@ impl History {
         silent.plus(self.lease(call).unwrap_or_default() + fades + each * count)
     }
 
-    /// How many of the same process waited at `at`.
+    /// Returns how many waiters of the same process waited at `at`.
     fn in_line_with(&self, lock: &LockHistory, process: u32, at: Timestamp) -> u32 {
         let host = self.hosts[process as usize];
         let begun = lock.calls.partition_point(|call| call.invoke <= at);
@@ -444,14 +446,14 @@ impl History {
     /// Returns when no residue of `call` is left, which met a fault.
     pub(super) fn healed(&self, lock: &LockHistory, call: &Operation, fault: &Window) -> Timestamp {
         match self.header.fades {
-            // Whoever waited then may have its turn once more.
+            // Each waiter of that time may be granted the lock once more.
             Some(_) => self.lapsed(lock, call, fault.until),
             None => fault.until.plus(self.header.drain),
         }
     }
 
-    /// Returns when no waiter of the process of `call` is left, if the process was killed: when they have
-    /// lapsed, unless the servers were disturbed meanwhile.
+    /// Returns when no waiter of the process of `call` is left, if the process was killed. They
+    /// expire, unless the servers were disturbed meanwhile.
     pub(super) fn buried(&self, lock: &LockHistory, call: &Operation) -> Option<Timestamp> {
         let killed = self.killed(call.process)?;
         let lapsed = self.lapsed(lock, call, killed);
@@ -460,7 +462,7 @@ impl History {
         Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, Timestamp::max))
     }
 
-    /// The windows that touch a span of time, by their start.
+    /// Returns the windows that touch an interval, by their start.
     fn during(&self, from: Timestamp, until: Timestamp) -> impl Iterator<Item = &Window> {
         let begun = self.windows.partition_point(|window| window.from <= until);
         let over = self.latest.partition_point(|latest| *latest < from).min(begun);
@@ -472,7 +474,7 @@ impl History {
 }
 
 impl Window {
-    /// True if it hits processes of clients, and no server.
+    /// Returns true if it affects processes of clients, and no server.
     pub(super) fn is_of_a_client(&self) -> bool {
         self.host.is_some()
     }
@@ -505,7 +507,7 @@ impl Grant {
 }
 
 impl LockHistory {
-    /// Finds out for holds that were passed on when they were asked for.
+    /// Finds the request on the server for each hold that was handed over.
     fn trace_holds(&mut self) {
         let granted = |call: &Operation| call.op.acquires() && call.outcome == Outcome::Ok;
         let calls = self.calls.iter().filter(|call| granted(call));
@@ -526,7 +528,7 @@ impl LockHistory {
     }
 }
 
-/// Names as small numbers.
+/// Names, numbered in the order of their first use.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     numbers: HashMap<String, u32>,
@@ -549,7 +551,7 @@ impl Names {
     }
 }
 
-/// Where the call of a grant is found: which lock, and which of its grants or calls.
+/// The lock of a grant, and its index among the grants or operations.
 struct Acquisition {
     lock: usize,
     grant: Option<usize>,
@@ -561,7 +563,7 @@ struct Builder {
     locks: Vec<LockHistory>,
     lock_numbers: Names,
     processes: Names,
-    /// Of each process: the call that is under way, or that it has gone quiet for ever.
+    /// For each process: the operation in progress, or its retirement.
     states: Vec<ProcessState>,
     grants: HashMap<String, Acquisition>,
     faults: HashMap<u64, usize>,
@@ -773,7 +775,7 @@ impl Builder {
         }
     }
 
-    /// Adds a call that has its answer to the grant that it is about.
+    /// Adds a completed operation to its grant.
     fn tell_grant(&mut self, name: &str, lock: usize, index: usize) -> Result<(), String> {
         let moves_back = self.moves_back();
         let line = &mut self.locks[lock];
@@ -848,7 +850,7 @@ impl Builder {
     fn finish(mut self) -> Result<History, Unreadable> {
         let header = self.header.take();
         let header = header.ok_or(Unreadable { line: 1, message: "there is no header".into() })?;
-        // What was never answered belongs to its grant all the same.
+        // Operations without a completion belong to their grant, too.
         for state in std::mem::take(&mut self.states) {
             if let ProcessState::Busy { lock, call, grant: Some(name) } = state {
                 let told = self.tell_grant(&name, lock, call);
@@ -861,7 +863,7 @@ impl Builder {
         }
         let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
         let hosts = hosts.collect();
-        // One that did not happen was taken back.
+        // A fault that did not happen was taken back.
         let has_killed = |window: &&Window| window.what == Trouble::Kill && !window.hidden;
         let kills = self.windows.iter().rev().filter(has_killed);
         let is_endless = |window: &Window| window.until == Timestamp::NEVER;
@@ -885,7 +887,7 @@ impl Builder {
     }
 }
 
-/// The operating system's process that a name belongs to.
+/// Returns the operating system's process that a name belongs to.
 fn host_of(process: &str) -> &str {
     process.split_once('/').map_or(process, |(host, _)| host)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a server could not be started.
+/// The reason why a server could not be started.
 #[derive(Debug)]
 pub struct ServerError(String);
 
