@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) name: String,
@@ -25,12 +25,12 @@ impl Outcome {
     }
 }
 
-/// Prints what a program said.
+/// Prints the output of a program.
 pub(crate) fn said(outcome: &Outcome) {
     println!("\n== {}, {:.1} s\n{}", outcome.name, outcome.took.as_secs_f64(), outcome.text.trim());
 }
 
-/// How many tests of a program passed, failed, and were not promised.
+/// The counts of a program's tests that passed, failed, and were not promised.
 #[derive(Clone, Copy, Default)]
 struct Counts([u64; 3]);
 

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use crate::cargo::Program;
 use crate::report::{self, Outcome};
 
-/// A program that takes longer than this hangs.
+/// The bound on the time of a program; a longer one hangs.
 const BOUND: Duration = Duration::from_secs(1200);
 
 /// Tests that are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Skip {
     program: String,
-    /// All of the program, if it is not there.
+    /// The whole program if absent.
     part: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Skip {
     }
 }
 
-/// Runs the programs and prints what each said as soon as it has ended.
+/// Runs the programs and prints the output of each as soon as it has ended.
 pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<Outcome> {
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -74,7 +74,7 @@ pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<O
     outcomes.into_inner().expect("no program panics here")
 }
 
-/// Runs a command of the shell and prints what it said.
+/// Runs a shell command and prints its output.
 pub(crate) fn command(command: &str) -> Outcome {
     let start = Instant::now();
     let output = Command::new("bash").args(["-c", command]).output().expect("bash is there");
@@ -98,7 +98,8 @@ pub(crate) fn documentation(selection: &[String]) -> Outcome {
 fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
     let mut command = Command::new("timeout");
     command.arg(BOUND.as_secs().to_string()).arg(&program.executable);
-    // Only on request do the programs say how long each test took, and libtest only where it may use what is not stable.
+    // Programs report the time of each test only on request, and libtest only with unstable
+    // options.
     command.env("TEST_TIMES", "1");
     if says_times(program) {
         command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");

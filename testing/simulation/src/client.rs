@@ -1,4 +1,4 @@
-//! The tasks of a process: each acquires locks, works under them, and gives them back.
+//! The tasks of a process: each acquires locks, works under them, and releases them.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -21,9 +21,10 @@ pub(super) struct ClientTask {
     pub(super) client: Client,
     pub(super) rng: Rng,
     pub(super) stopped: ProcessState,
-    /// When the runtimes of its process end, one after the other. The task goes on in the next one.
+    /// The times at which the runtimes of its process end, one after the other. The task continues
+    /// in the next one.
     pub(super) ends: Arc<[Moment]>,
-    /// The lock that it has, and how.
+    /// The lock that it holds, and how.
     pub(super) kept: Holding,
 }
 
@@ -32,20 +33,20 @@ pub(super) enum Holding {
     #[default]
     Nothing,
     Guarded(Held),
-    /// Without a guard, or soon.
+    /// Detached, or about to be.
     Detached(GrantId),
 }
 
-/// How a lock is asked for.
+/// The settings of an acquisition.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AcquireMode {
     Plain,
     Unrenewed,
-    /// Not for longer than this.
+    /// With a maximum hold.
     LongestHold(Duration),
-    /// Renewed while a probe says so, which it does for this long.
+    /// Renewed while a callback returns true, which it does for this long.
     Probed(Duration),
-    /// For this long at least.
+    /// With a minimum hold.
     MinimumHold(Duration),
     Detachable,
 }
@@ -59,7 +60,7 @@ impl ClientTask {
                 () = sleep_until(*end) => {}
                 () = self.rounds(&locks, &mut rounds) => return,
             }
-            // All that a runtime runs is dropped when it ends.
+            // The end of a runtime drops all of its tasks.
             self.world.count("runtime ended");
             self.drop_all();
         }
@@ -91,13 +92,13 @@ impl ClientTask {
         }
     }
 
-    /// For up to so many leases.
+    /// Sleeps for up to this many leases.
     async fn pause(&mut self, leases: u32) {
         sleep(self.up_to(self.world.plan.ttl * leases)).await;
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
-        // Short ones and long ones, not only those in the middle.
+        // Short and long durations, not only those in the middle.
         let scale = [1000, 30, 3, 1][self.rng.usize(..4)];
         Duration::from_nanos(self.rng.u64(..=longest.as_nanos() as u64 / scale))
     }
@@ -106,7 +107,7 @@ impl ClientTask {
         let ttl = self.world.plan.ttl;
         match self.rng.u8(..20) {
             0..=2 => AcquireMode::Unrenewed,
-            // Zero is no hold at all.
+            // A maximum hold of zero is not allowed.
             3 | 4 => AcquireMode::LongestHold(self.up_to(ttl * 3) + ttl / 100),
             5 | 6 => AcquireMode::Probed(self.up_to(ttl * 3)),
             7 | 8 => AcquireMode::MinimumHold(self.up_to(ttl)),
@@ -166,7 +167,7 @@ impl ClientTask {
         Some(held)
     }
 
-    /// Notes the loss also while the holder looks elsewhere.
+    /// Records the loss also while the holder does something else.
     fn watch_loss(&self, held: &Held) {
         let (signal, id) = (held.guard.loss_signal(), held.id.clone());
         tokio::spawn(self.stopped.task(async move {
@@ -192,7 +193,7 @@ impl ClientTask {
         let Holding::Detached(id) = &self.kept else { return };
         let (id, mut ends) = (id.clone(), Moment::now() + left);
         sleep(self.up_to(left / 3)).await;
-        // No guard tells of the deadline: no call waits for longer.
+        // Without a guard the deadline is unknown, so no call waits for longer.
         if self.rng.bool() {
             let renewing = self.client.renew_detached(locks, (detached, &id));
             if let Ok(Ok(left)) = timeout(ends.remaining(), renewing).await {
@@ -240,8 +241,8 @@ impl ClientTask {
         }
     }
 
-    /// Most calls are waited for; some are dropped after a while, some after a number of polls, which
-    /// is to say at any await there is.
+    /// Draws whether a call is cancelled. Most run to their end. Some are dropped after a while,
+    /// and some after a number of polls, which is to say at any await.
     fn cancellation(&mut self) -> Cancellation {
         match self.rng.u8(..6) {
             0 => Cancellation::After(self.up_to(self.world.plan.ttl * 2)),
@@ -251,7 +252,7 @@ impl ClientTask {
     }
 }
 
-/// Writes, perhaps for longer than the lock is held.
+/// Writes to the resource, perhaps after the end of the hold.
 async fn write(
     world: &World,
     client: &mut Client,
@@ -286,7 +287,7 @@ impl Cancellation {
     }
 }
 
-/// Polls a future so many times and not more often.
+/// A future that is polled a limited number of times.
 struct Polled<'a, F> {
     call: Pin<&'a mut F>,
     left: u32,

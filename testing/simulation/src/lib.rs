@@ -1,15 +1,16 @@
-//! Runs that are drawn from a seed: many clients, many faults, one paused clock, one verdict.
+//! Simulated runs, drawn from a seed: many clients, many faults, one paused clock, one verdict.
 //!
 //! A law checks one situation that its author had in mind. A simulation draws unforeseen ones: the
-//! claims and their times, the acquisitions that are cancelled, the faults of each call, and the locks
-//! that an operator removes. The run is recorded and judged as a [history](lock_history). The same
-//! seed is the same run, step by step.
+//! claims and their times, the acquisitions that are cancelled, the faults of each call, and the
+//! locks that an operator removes. The run is recorded and judged as a [history](lock_history). The
+//! same seed is the same run, step by step.
 //!
-//! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything fails at
-//! once, little happens.
+//! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything
+//! fails at once, little happens.
 //!
-//! It needs a backend that can live on a paused clock ([`ClockMode::Paused`]) and on a single thread. One whose server
-//! and connections are simulated as well brings along a [`Site`], which breaks those instead of the calls.
+//! A simulation needs a backend that can live on a paused clock ([`ClockMode::Paused`]) and on a
+//! single thread. A backend whose server and connections are simulated as well provides a [`Site`],
+//! which injects faults into those instead of the calls.
 
 mod client;
 mod seeds;
@@ -43,26 +44,26 @@ use world::{CallFault, OperatorFault, World, name};
 use lock_conformance::{ClockMode, Harness};
 use lock_history::{Clock, Header, History, Line, Recorder, Report, Trouble, Unreadable};
 
-/// A run: what it did, and whether locks may do that.
+/// A simulated run, with its history and the verdict on it.
 #[derive(Debug)]
 pub struct Run {
-    /// What it was drawn from.
+    /// The seed.
     pub seed: u64,
-    /// What was drawn.
+    /// The plan that was drawn from it.
     pub plan: Plan,
-    /// What was recorded.
+    /// The recorded history.
     pub lines: Vec<Line>,
-    /// What was disturbed.
+    /// The counts of injected faults and other events.
     pub tally: Tally,
     /// The verdict.
     pub report: Report,
 }
 
-/// Runs what `seed` stands for on one lock space.
+/// Simulates the run of `seed` on one lock space.
 ///
 /// # Errors
 ///
-/// What was recorded is no history: the simulation itself is broken.
+/// The recorded lines are no history: the simulation itself is broken.
 ///
 /// # Panics
 ///
@@ -73,7 +74,7 @@ pub fn run(
     site: Option<Arc<dyn Site>>,
 ) -> Result<Run, Unreadable> {
     assert_eq!(harness.clock_mode(), ClockMode::Paused, "a simulation needs a clock that jumps");
-    // A thread of its own: what is repeatable on it ends with it.
+    // On a thread of its own, which ends with its settings for repeatability.
     let simulation = move || {
         repeat_pauses(seed);
         silence_scripted_panics();
@@ -116,7 +117,7 @@ impl World {
         Ok(Run { seed, plan: world.plan.clone(), lines, tally, report })
     }
 
-    /// Returns the tasks of those who did not end.
+    /// Returns the tasks that did not end.
     async fn run_clients(self: &Arc<Self>, rng: &mut Rng) -> Vec<JoinSet<()>> {
         let (mut clients, mut stopped): (Vec<JoinSet<()>>, Vec<_>) = Default::default();
         let mut faults = JoinSet::new();
@@ -144,7 +145,7 @@ impl World {
         let phase = (!self.plan.is_calm())
             .then(|| self.recorder.fault(Trouble::Other("faults".to_owned())).begin());
         faults.spawn(Arc::clone(self).force(rng.fork()));
-        // Long enough for some rounds, and over while most have more of them to come.
+        // Long enough for some rounds, and over while most clients have more of them to come.
         let rounds = u32::try_from(self.plan.rounds / 8).unwrap_or(1).max(1);
         let faults_end = Moment::now() + self.plan.ttl * rng.u32(2..20) * rounds;
         let killed = self.plan.site_plan.as_ref().is_some_and(|site_plan| site_plan.kills);
@@ -159,10 +160,12 @@ impl World {
         if let Some(phase) = phase {
             phase.heal();
         }
-        // Who is not served by then never will be; a call that has not returned is a violation.
+        // A waiter that is not served by then never will be; a call that has not returned is a
+        // violation.
         let all_end = async {
             for (process, tasks) in clients.iter_mut().enumerate() {
-                // Whoever was killed never ends, nor is it dropped before the history has been judged.
+                // A killed process never ends, and is not dropped before the history has been
+                // judged.
                 while killed != Some(process)
                     && let Some(ended) = tasks.join_next().await
                 {
@@ -175,9 +178,9 @@ impl World {
             ended.expect("trouble does not panic");
         }
         for locks in lockers {
-            // A call that the last gust has hit ends within its bound.
+            // A call with the last fault ends within its bound.
             sleep(self.plan.timeout * 2).await;
-            // An acquisition that never ends is seen in the history.
+            // An acquisition that never ends shows in the history.
             let _ = locks.close().await;
         }
         clients
@@ -193,14 +196,14 @@ impl World {
         ends.collect()
     }
 
-    /// A process: its calls are disturbed until the fault phase ends.
+    /// Returns the locker of a process, whose calls are disturbed until the fault phase ends.
     async fn locker(self: &Arc<Self>, process: usize, rng: Rng, stopped: ProcessState) -> Locker {
         let source = Mutex::new(FaultSource { rng, cut_off: 0 });
         let world = Arc::clone(self);
         let script = move |call: &Call<'_>| {
             let what =
                 if let Some(goes_on) = stopped.ends().filter(|_| world.plan.site_plan.is_none()) {
-                    // What it was about to send when it was stopped.
+                    // The request that it was about to send when it was stopped.
                     Injection::DelayRequest(goes_on.remaining())
                 } else if world.is_faulty.load(Ordering::SeqCst) {
                     let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +242,7 @@ impl World {
         }
     }
 
-    /// Kills a process that the site knows: what it was about to do is never done.
+    /// Kills a process, also at the site: its pending work is never done.
     async fn kill(self: Arc<Self>, process: usize, after: Duration, stopped: ProcessState) {
         sleep(after).await;
         let name = format!("p{process}");
@@ -250,14 +253,14 @@ impl World {
         }
     }
 
-    /// Has the site break what it can.
+    /// Makes the site inject its faults.
     async fn disturb(self: Arc<Self>, until: Moment) {
         if let Some(site) = &self.site {
             site.disturb(&self.recorder, until).await;
         }
     }
 
-    /// Removes locks behind their holders' backs, now and then.
+    /// Removes locks at times, without notifying their holders.
     async fn force(self: Arc<Self>, mut rng: Rng) {
         let Some(force) = self.plan.by_force else { return };
         for _ in 0..3 {
@@ -286,12 +289,12 @@ impl World {
         let seen = operator.inspect(name).await.ok();
         let holder = seen.and_then(|seen| seen.holders.first()?.owner);
         if let Some(owner) = holder {
-            // Whoever it is by then: it names the holder that was seen.
+            // The holder may have changed: the call names the holder that was seen.
             let _ = operator.break_lock(name, &owner).await;
         }
     }
 
-    /// When what was not let go has lapsed, nothing is held.
+    /// Waits until all unreleased locks have expired, and records the locks that are still held.
     async fn record_residue(&self) {
         sleep(self.plan.longest * 2 + self.plan.timeout + QUEUE_ENTRY_GRACE).await;
         let stranger = Locker::builder_from(self.harness.client().await).build();
@@ -299,13 +302,13 @@ impl World {
         for number in 0..self.plan.locks {
             let lock = stranger.lock(name(number)).expect("a good name").ttl(self.plan.ttl);
             match lock.try_acquire().await {
-                // What becomes of it is no matter of this run.
+                // Its release is not part of this run.
                 Ok(Some(guard)) => drop(guard),
                 taken => left.push(format!("{}: {taken:?}", name(number))),
             }
         }
         if let Some(site) = &self.site {
-            // Places and what is kept of those who have left end by themselves.
+            // Queue entries and records of clients that have left expire by themselves.
             sleep(Duration::from_secs(300)).await;
             left.extend(site.left());
         }
@@ -313,15 +316,15 @@ impl World {
     }
 }
 
-/// What the network of one process is like.
+/// The faults of one process's network.
 struct FaultSource {
     rng: Rng,
-    /// So many calls more get no answer at all.
+    /// The number of following calls that get no answer.
     cut_off: u32,
 }
 
 impl FaultSource {
-    /// What happens to a call in the fault phase.
+    /// Returns the fault of a call in the fault phase.
     fn next(&mut self, call: &Call<'_>, plan: &Plan) -> Injection {
         let Self { rng, cut_off } = self;
         if *cut_off > 0 {
@@ -341,7 +344,7 @@ impl FaultSource {
             Some(CallFault::Hang) => Injection::Hang,
             Some(CallFault::DelayRequest) => Injection::DelayRequest(delay),
             Some(CallFault::DelayReply) => Injection::DelayReply(delay),
-            // A wait changes nothing on the backend, so there is nothing to land.
+            // A wait changes nothing on the backend, so there is no late effect.
             Some(CallFault::LandLate) if matches!(call.verb, Verb::Wait | Verb::WaitLost) => {
                 Injection::None
             }
@@ -361,8 +364,9 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
         lock_core::Takeover::AtOnce => moment,
         lock_core::Takeover::LeasePlus(more) => more + moment,
     };
-    // A hand-off to somebody who has just gone away costs a claim lease, which is no longer than the
-    // whole; and one to a process that is stopped costs one for each of its tasks, or what a site says.
+    // A hand-off to a client that has just gone away costs a claim lease, which is no longer than
+    // the full one. A hand-off to a stopped process costs one for each of its tasks, or the time
+    // that a site declares.
     header.hand_off = plan.timeout + plan.ttl + moment;
     let silent = match &plan.site_plan {
         Some(site_plan) if plan.stops || !site_plan.is_calm => site_plan.silence,
@@ -390,7 +394,7 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
     header
 }
 
-/// A backend that panics as the script says is no news.
+/// Silences the panics that the script injects.
 fn silence_scripted_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

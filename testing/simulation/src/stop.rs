@@ -1,4 +1,4 @@
-//! Processes that are stopped, as by SIGSTOP, and go on later or never.
+//! Processes that are stopped, as by SIGSTOP, and resume later or never.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use lock_core::clock::{Moment, sleep_until};
 
-/// Until when a process is stopped.
+/// The time until which a process is stopped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessState(Arc<Mutex<State>>);
 
@@ -22,12 +22,12 @@ impl ProcessState {
         self.state().until = Some(moment);
     }
 
-    /// It was killed, and does nothing any more.
+    /// Kills the process: it does nothing any more.
     pub(super) fn for_ever(&self) {
         self.state().is_dead = true;
     }
 
-    /// When it goes on, if it is stopped now.
+    /// Returns when it resumes, if it is stopped now.
     pub(super) fn ends(&self) -> Option<Moment> {
         self.state().until.filter(|until| !until.has_passed())
     }
@@ -36,7 +36,7 @@ impl ProcessState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a task of this process does: nothing while it is stopped.
+    /// Wraps the work of a task of this process, which pauses while the process is stopped.
     pub(super) fn task<F: Future>(&self, work: F) -> Task<F> {
         Task { stopped: self.clone(), wake: None, work: Box::pin(work) }
     }

@@ -1,4 +1,4 @@
-//! A backend as one run has it: with a fast clock, or without a queue.
+//! The backend of one run: with a fast clock, or without a queue.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use lock_core::{Backend, Capabilities, Order, Support, Wakeup};
 /// clients know.
 #[derive(Debug)]
 pub(super) struct Variant {
-    /// By how many in ten thousand the server's clock is too fast.
+    /// The rate by which the server's clock is too fast, in ten-thousandths.
     pub(super) drift: u32,
-    /// Keeps no queue and no minimum hold: core sees to both.
+    /// True without a queue and a minimum hold: core implements both.
     pub(super) is_queueless: bool,
 }
 

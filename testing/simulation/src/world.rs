@@ -13,19 +13,19 @@ use lock_history::{Assumption, Recorder};
 
 use super::site::{Site, SitePlan, Workload};
 
-/// How often something happened to the verbs of a backend, or to a client.
+/// The counts of the faults of a backend's verbs, and of other events.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(pub(super) BTreeMap<(&'static str, &'static str), u64>);
 
 impl Tally {
-    /// Adds up what happened in several runs.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (pair, count) in &other.0 {
             *self.0.entry(*pair).or_default() += count;
         }
     }
 
-    /// What happened to which verb, and how often.
+    /// Returns the counts by event and verb.
     pub fn pairs(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         self.0.iter().map(|(&(what, verb), &count)| (what, verb, count))
     }
@@ -53,7 +53,7 @@ impl Tally {
     }
 }
 
-/// What a seed stands for.
+/// The settings that a seed draws.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) clients: usize,
@@ -61,31 +61,31 @@ pub struct Plan {
     pub(super) locks: usize,
     pub(super) rounds: usize,
     pub(super) ttl: Duration,
-    /// The longest lease that is asked for, by an extension.
+    /// The longest lease that an extension asks for.
     pub(super) longest: Duration,
-    /// How long the backend is given for a call.
+    /// The bound on a call of the backend.
     pub(super) timeout: Duration,
-    /// In ten thousand calls of a verb, how many are disturbed in which way.
+    /// The faults of calls, each with its rate in ten-thousandths.
     pub(super) mix: Vec<(CallFault, u32)>,
-    /// Whether clients are cut off for a while.
+    /// Whether clients are partitioned for a while.
     pub(super) partitions: bool,
     /// Whether clients are stopped for a while.
     pub(super) stops: bool,
-    /// By how many in ten thousand the server's clock is too fast.
+    /// The rate by which the server's clock is too fast, in ten-thousandths.
     pub(super) drift: u32,
-    /// What is broken by hand.
+    /// The actions of an operator.
     pub(super) by_force: Option<OperatorFault>,
-    /// How often in a row a process hands a lock over to itself.
+    /// The number of consecutive hand-overs inside a process.
     pub(super) handovers: u8,
-    /// The backend keeps no queue and no minimum hold.
+    /// True if the backend keeps no queue and no minimum hold.
     pub(super) is_queueless: bool,
-    /// How many runtimes of each process end while the process goes on.
+    /// The number of runtimes of each process that end while the process continues.
     pub(super) runtimes: usize,
-    /// What is broken below the verbs, if that can be.
+    /// The faults below the verbs, if there is a site.
     pub(super) site_plan: Option<SitePlan>,
 }
 
-/// What can happen to a call.
+/// A fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallFault {
     Refuse,
@@ -145,7 +145,7 @@ impl Plan {
             timeout: ttl * rng.u32(1..8) / 4,
             partitions: !mix.is_empty() && rng.u8(..3) == 0,
             stops: rng.u8(..3) == 0,
-            // Up to what the margin is for.
+            // Up to the drift that the margin covers.
             drift: if rng.bool() { rng.u32(..=100) } else { 0 },
             by_force: match rng.u8(..12) {
                 0 => Some(OperatorFault::Evict),
@@ -162,9 +162,9 @@ impl Plan {
         }
     }
 
-    /// The same, where calls are left alone, and what they are made of is not.
+    /// Adapts the plan to a site, which disturbs messages instead of calls.
     pub(super) fn at(mut self, site: &dyn Site, rng: &mut Rng) -> Self {
-        // Lines are long where many want the same.
+        // Queues are long where many clients want the same lock.
         self.clients = rng.usize(2..=5);
         self.tasks = rng.usize(1..=4);
         self.locks = rng.usize(1..=2);
@@ -185,28 +185,28 @@ impl Plan {
         self.mix.is_empty()
     }
 
-    /// How long waiters bear an outage.
+    /// Returns how long waiters tolerate an outage.
     pub(super) fn outage_timeout(&self) -> Duration {
         self.ttl * 20
     }
 }
 
-/// What all parts of a run share.
+/// The state that all parts of a run share.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) recorder: Recorder,
     pub(super) harness: Arc<dyn Harness>,
-    /// What is broken below the verbs, instead of the calls.
+    /// The site that injects faults below the verbs, instead of the calls.
     pub(super) site: Option<Arc<dyn Site>>,
     /// The guarded counters.
     pub(super) resources: Vec<FenceGate<u64>>,
-    /// Until then every call of everybody may be disturbed.
+    /// True in the fault phase, in which every call may be disturbed.
     pub(super) is_faulty: AtomicBool,
     pub(super) tally: Mutex<Tally>,
 }
 
 impl World {
-    /// Counts something that happened to a client.
+    /// Counts an event of a client.
     pub(super) fn count(&self, what: &'static str) {
         let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
         *tally.0.entry((what, "")).or_default() += 1;

@@ -1,5 +1,5 @@
-//! What has to be true in every state, and what has to happen in some, so that the model is not right
-//! about nothing.
+//! The properties of every state, and the events that must be reachable, so that the model is not
+//! vacuous.
 
 use stateright::Property;
 
@@ -74,7 +74,7 @@ fn stays_dead(_: &Rules, state: &State) -> bool {
     !holder.iter().chain(&store.line).any(|owner| store.tombstones.contains(owner))
 }
 
-/// Whatever is still on its way, and whether it lands or not.
+/// Checks that no residue is left, whether the messages in flight arrive or not.
 fn no_ghost(_: &Rules, state: &State) -> bool {
     let over = |claim: &Claim| matches!(claim.phase, Phase::Unborn | Phase::Gone);
     !state.claims.iter().all(over)
@@ -86,8 +86,8 @@ fn one_lease(rules: &Rules, state: &State) -> bool {
     state.server.store.held.is_none_or(|held| held.until <= longest)
 }
 
-/// Liveness with a bound, and so a matter of single states: nobody gives up waiting in the calm, so
-/// who is gone at its end was served.
+/// Checks bounded liveness in single states. No client gives up waiting in the calm, so a client
+/// that is gone at its end was served.
 fn served(rules: &Rules, state: &State) -> bool {
     let done = |claim: &Claim| matches!(claim.phase, Phase::Unborn | Phase::Gone | Phase::Crashed);
     state.server.now < rules.end() || state.claims.iter().all(done)
