@@ -156,7 +156,7 @@ fn runs(history: &History, lock: &str, process: u32, from: Timestamp) -> Timesta
 }
 
 /// Returns the latest time for the notification of a loss at `ended`. A holder with a lease counts
-/// it by itself, whatever the state of its server. Without a lease, it is notified when it can ask
+/// it by itself, independently of its server. Without a lease, it is notified when it can ask
 /// again.
 fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Timestamp) -> Timestamp {
     let process = acquire.process;

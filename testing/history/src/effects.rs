@@ -138,7 +138,7 @@ impl ResourceEffects<'_> {
             if let Some(fence) = call.fence.filter(|fence| !granted.contains(fence)) {
                 report.violation(Rule::K3, &self.lock.name, &call.lines, || {
                     let name = self.history.name_of(call);
-                    format!("{name} showed fence {fence}, which nobody was granted")
+                    format!("{name} presented fence {fence}, which was never granted")
                 });
             }
         }

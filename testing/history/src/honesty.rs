@@ -86,7 +86,7 @@ fn not_held_has_a_reason(
         let until = earliest_expiry(history, lock, grant).t;
         format!(
             "{name} was told at {} ns that it does not hold the lock any more, but its lease lasts until \
-             {until} ns and nobody has ended it",
+             {until} ns and no operation has ended it",
             at.t
         )
     });
@@ -118,7 +118,7 @@ fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], repo
             report.violation(Rule::K7, &lock.name, &lines, || {
                 let (name, other) = (h.name_of(renewal), h.name_of(next));
                 let at = renewal.invoke.t;
-                format!("{name} asked at {at} ns and was told that it still holds the lock, which {other} had taken over")
+                format!("{name} asked at {at} ns and got the answer that it still holds the lock, which {other} had taken over")
             });
         }
     }

@@ -45,8 +45,8 @@
 //! # Rules
 //!
 //! See [`Rule`]. With fencing tokens the order of grants is known, and each rule is a sweep over
-//! sorted records: 10⁶ operations take seconds. Without tokens, certain holds give the order, and the
-//! rest is searched, with a budget. A search that exceeds it is a violation, no pass.
+//! sorted records: 10⁶ operations take seconds. Without tokens, certain holds give the order, and
+//! the rest is searched, with a budget. A search that exceeds it is a violation, no pass.
 
 mod claims;
 mod effects;
@@ -137,7 +137,7 @@ fn residue(history: &History, report: &mut Report) {
     let Some(patterns) = &history.header.residue else { return };
     let Some((left, line)) = &history.residue else {
         report.violation(Rule::K6, "", &[], || {
-            "the header says what may be left on the server, but nobody has looked".to_owned()
+            "the header names the allowed residue, but the history has no record of it".to_owned()
         });
         return;
     };

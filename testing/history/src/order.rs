@@ -104,7 +104,7 @@ pub(super) fn contention(
             let name = history.name_of(call);
             let since = last.map_or(0, |span| span.until.t);
             format!(
-                "{name} was told that somebody else has the lock, but nobody had it or waited for it \
+                "{name} met contention, but no other client had the lock or waited for it \
                  between {} and {} ns; free since {since} ns: something was left behind",
                 call.invoke.t, call.ret.t
             )

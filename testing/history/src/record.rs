@@ -93,7 +93,8 @@ pub struct Header {
     /// ([`Trouble::Resumes`]), until a contended lock is granted again. Not checked if absent.
     #[serde(default, with = "nanos_option")]
     pub resumes: Option<Duration>,
-    /// The bound on a call of the backend. Calls that meet a bound within one timeout count as one moment.
+    /// The bound on a call of the backend. Calls that meet a bound within one timeout count as one
+    /// moment.
     #[serde(default, with = "nanos_option")]
     pub timeout: Option<Duration>,
     /// The renewals that the history contains.
@@ -113,12 +114,13 @@ pub struct Header {
     /// True if the low byte of a token counts hand-overs: it is zero where there are none.
     #[serde(default)]
     pub counts_hand_overs: bool,
-    /// Locks are pushed to waiters. A waiter that lets a pushed lease expire without an answer counts
-    /// as dead, and so do the other waiters of its process. Others may be served before them.
+    /// Locks are pushed to waiters. A waiter that lets a pushed lease expire without an answer
+    /// counts as dead, and so do the other waiters of its process. Others may be served before
+    /// them.
     #[serde(default)]
     pub passes_over: bool,
-    /// Leases depend on a session whose timeout may shrink: a deadline may move back, and the latest
-    /// one counts.
+    /// Leases depend on a session whose timeout may shrink: a deadline may move back, and the
+    /// latest one counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_back: bool,
     /// A majority of servers grants a lock. A server that missed a release may keep out the clients

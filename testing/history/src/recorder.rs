@@ -413,8 +413,8 @@ impl Held {
         }
     }
 
-    /// Records the guard's deadline each time that half of the remaining lease is over, so the history has
-    /// no gap between two deadlines. A deadline that has moved back is recorded, too.
+    /// Records the guard's deadline each time that half of the remaining lease is over, so the
+    /// history has no gap between two deadlines. A deadline that has moved back is recorded, too.
     async fn follow(&self) {
         let mut noted = self.deadline();
         loop {

@@ -151,9 +151,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns true if more calls failed than a busy machine explains. One call in two hundred may meet a
-    /// bound, and three may in a short history. A stall of the machine fails many calls at one moment,
-    /// which may happen three times.
+    /// Returns true if more calls failed than a busy machine explains. One call in two hundred may
+    /// meet a bound, and three may in a short history. A stall of the machine fails many calls at
+    /// one moment, which may happen three times.
     #[must_use]
     pub fn fails_too_often(&self) -> bool {
         self.failed > (self.count / MEETS_A_BOUND).max(STALLS) && self.moments > STALLS

@@ -395,8 +395,9 @@ impl History {
         call.lease.or(self.header.lease)
     }
 
-    /// Returns when no residue of `call` can be left, of all that its process did between two points in
-    /// time. Without a holder that takes a lease. After a fault it takes as long as the header allows.
+    /// Returns when no residue of `call` can be left, of all that its process did between two
+    /// points in time. Without a holder that takes a lease. After a fault it takes as long as the
+    /// header allows.
     pub(super) fn settled(
         &self,
         lock: &LockHistory,
@@ -418,8 +419,8 @@ impl History {
         healed.fold(quiet, Timestamp::max)
     }
 
-    /// Returns when the waiters of the process of `call` block no others, after it was killed or fell
-    /// silent.
+    /// Returns when the waiters of the process of `call` block no others, after it was killed or
+    /// fell silent.
     pub(super) fn lapsed(
         &self,
         lock: &LockHistory,
@@ -428,13 +429,14 @@ impl History {
     ) -> Timestamp {
         let header = &self.header;
         let each = header.absent.unwrap_or_default();
-        let count = if each.is_zero() { 0 } else { self.in_line_with(lock, call.process, silent) };
+        let count =
+            if each.is_zero() { 0 } else { self.count_queued_with(lock, call.process, silent) };
         let fades = header.fades.unwrap_or(header.takeover);
         silent.plus(self.lease(call).unwrap_or_default() + fades + each * count)
     }
 
     /// Returns how many waiters of the same process waited at `at`.
-    fn in_line_with(&self, lock: &LockHistory, process: u32, at: Timestamp) -> u32 {
+    fn count_queued_with(&self, lock: &LockHistory, process: u32, at: Timestamp) -> u32 {
         let host = self.hosts[process as usize];
         let begun = lock.calls.partition_point(|call| call.invoke <= at);
         let waits = |call: &&Operation| call.op == Op::Acquire && call.ret > at;

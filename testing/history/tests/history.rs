@@ -720,7 +720,7 @@ fn overlaps_are_counted_while_an_assumption_is_broken_on_purpose() {
 }
 
 #[test]
-fn a_removal_excuses_only_those_who_had_the_lock_then() {
+fn a_removal_excuses_only_its_holder() {
     let removal = |at: u64, lock: &str| {
         [
             format!(
@@ -747,7 +747,7 @@ fn a_removal_excuses_only_those_who_had_the_lock_then() {
 /// Checks a broken lock of A that B has had since. A process with a holder that believes in its
 /// lock does not ask.
 #[test]
-fn who_does_not_know_of_a_break_keeps_its_neighbours_from_the_lock() {
+fn a_holder_unaware_of_a_break_blocks_its_process() {
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |who: &str, is_told: bool| {
         let mut lines = vec![
@@ -780,7 +780,7 @@ fn who_does_not_know_of_a_break_keeps_its_neighbours_from_the_lock() {
 
 /// Checks a broken lock of A: B and C were queued, and D gets it while C holds it.
 #[test]
-fn who_stood_in_line_when_a_lock_was_broken_did_not_have_it_then() {
+fn a_waiter_at_a_break_did_not_hold_the_lock() {
     let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |d: u64| {
@@ -841,7 +841,7 @@ fn a_removal_that_removed_nothing_excuses_nothing() {
 }
 
 #[test]
-fn what_was_given_back_is_not_held() {
+fn a_released_lock_is_not_held() {
     let line = |t: u64, kind: &str, op: &str, more: &str| {
         format!(
             r#"{{"kind":"{kind}","t":{t},"proc":"p1/a","lock":"l","op":"{op}","grant":"a"{more}}}"#
@@ -897,7 +897,7 @@ fn a_renewal_beside_a_newer_holder_is_a_lie_unless_the_newer_one_was_lost() {
 /// Checks a late notification: B has the lock from 600 on. A may have given up shortly before its
 /// notification, and not long before.
 #[test]
-fn who_is_told_late_had_not_given_up_early() {
+fn a_late_notification_is_no_early_release() {
     for (told, is_legal) in [(691, true), (791, false)] {
         for stopped in [false, true] {
             let check = |t: u64, kind: &str, more: &str| {
@@ -924,7 +924,7 @@ fn who_is_told_late_had_not_given_up_early() {
 }
 
 #[test]
-fn a_wait_of_which_nobody_knows_what_came_is_judged_as_well() {
+fn a_wait_with_unknown_outcome_is_judged() {
     for (until, err, is_legal) in
         [(90, "dropped", true), (500, "dropped", false), (500, "timeout", false)]
     {
@@ -976,7 +976,7 @@ fn a_kill_that_did_not_happen_ends_nothing() {
 }
 
 #[test]
-fn who_does_not_know_of_a_clock_step_keeps_its_neighbours_from_the_lock() {
+fn a_holder_unaware_of_a_clock_step_blocks_its_process() {
     let told = r#"{"kind":"event","t":690,"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"not_held"}"#;
     let stepped = r#"{"kind":"fault","t":100,"id":1,"what":"clock","breaks":["A1"]}"#;
     let over = r#"{"kind":"heal","t":102,"id":1}"#;
@@ -1001,7 +1001,7 @@ fn who_does_not_know_of_a_clock_step_keeps_its_neighbours_from_the_lock() {
 }
 
 #[test]
-fn where_fences_may_go_back_they_do_not_tell_who_was_first() {
+fn tokens_that_may_go_back_give_no_order() {
     let taken = TAKEN[1].replace(r#""fence":1"#, r#""fence":100"#);
     let lines = [
         r#"{"kind":"fault","t":5,"id":1,"what":"clock","breaks":["A1"]}"#,
@@ -1061,7 +1061,7 @@ fn a_member_that_lost_its_data_ends_holds_and_does_not_double_them() {
 }
 
 #[test]
-fn what_clients_need_not_notice_excuses_nothing_and_failures_without_faults_are_counted() {
+fn hidden_faults_excuse_nothing_and_unexplained_failures_are_counted() {
     let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
     let over = r#"{"kind":"heal","t":560,"id":1}"#;
     let got = TAKEN_TOO[1].replace("600", "700");
@@ -1244,7 +1244,7 @@ fn a_token_that_was_refused_while_another_one_came_need_not_have_gone_back() {
 
 /// Checks a call that is cancelled at 20, and another one that waits from 30 until `t`.
 #[test]
-fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can_last() {
+fn residue_of_a_cancelled_call_explains_contention_until_it_fades() {
     let judge = |fields: &str, t: u64, fault: &str| {
         let held = format!(r#","fence":1,"valid_until":{}"#, t + 900);
         let mut lines = vec![
@@ -1278,7 +1278,7 @@ fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can
 /// Checks a killed waiter, and contention of another client at `t`. It is legal up to a lease and
 /// the bound on a takeover later. That counts twice, since the exact end of a lease is unknown.
 #[test]
-fn the_dead_stand_in_line_for_as_long_as_the_header_says() {
+fn killed_waiters_stay_queued_up_to_the_declared_bound() {
     for (fields, t, legal) in [
         ("", 3490, true),
         ("", 3510, false),
@@ -1483,7 +1483,7 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
 /// Checks a hand-over of a lock that was removed before: the next holder is notified by its next
 /// renewal.
 #[test]
-fn who_was_handed_a_lock_that_was_removed_before_is_told_with_reason() {
+fn a_loss_after_a_hand_over_of_a_removed_lock_has_a_reason() {
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
     let broken = r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#;
     let lines = [
@@ -1554,7 +1554,7 @@ fn a_killed_holder_without_a_lease_is_followed_at_once() {
 }
 
 #[test]
-fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
+fn a_handed_over_hold_dates_from_its_first_request() {
     let call = written;
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
     let lines = [
@@ -1591,7 +1591,7 @@ fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
 }
 
 #[test]
-fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
+fn a_waiter_beside_an_expired_holder_may_be_passed_over() {
     let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |fields: &str, holder: &str, queued: &str| {
@@ -1660,7 +1660,7 @@ fn a_deadline_that_moves_back_ends_the_claim_where_that_is_said() {
 
 /// Checks a late answer to a release: meanwhile another client had the lock, and has released it.
 #[test]
-fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
+fn a_release_in_progress_blocks_its_process() {
     let call = written;
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2980"#);
     let judge = |who: &str, asks: u64| {
@@ -1686,7 +1686,7 @@ fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
 }
 
 #[test]
-fn who_knows_that_its_lock_is_gone_keeps_nobody_from_it() {
+fn a_holder_notified_of_its_loss_blocks_no_client() {
     let judge = |told: [String; 2], lets_go: u64, until: u64| {
         let lines = [
             written(10, "invoke", "p1/a", "acquire", ""),
@@ -1712,7 +1712,7 @@ fn who_knows_that_its_lock_is_gone_keeps_nobody_from_it() {
 }
 
 #[test]
-fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease() {
+fn a_release_lost_with_its_server_blocks_others_for_its_lease() {
     let ends = [
         written(110, "ok", "p1/a", "release", ""),
         written(110, "info", "p1/a", "release", r#","err":"gone""#),
@@ -1961,7 +1961,7 @@ fn only_documented_residue_may_be_left() {
 }
 
 #[test]
-fn what_is_no_history_is_refused_with_its_line() {
+fn an_invalid_history_is_refused_with_its_line() {
     let cases: &[(&[&str], &str)] = &[
         (&["{"], "line 2: EOF"),
         (&[TAKEN[0], r#"{"kind":"ok","t":20}"#], "line 3: missing field"),

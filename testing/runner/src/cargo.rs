@@ -96,7 +96,8 @@ struct Dependency {
     name: String,
 }
 
-/// Returns the arguments that select these crates, all crates that depend on them, and their features.
+/// Returns the arguments that select these crates, all crates that depend on them, and their
+/// features.
 ///
 /// A dependency of tests counts. Without `crates`, all are selected.
 ///

@@ -31,7 +31,8 @@ struct Arguments {
     /// the end.
     #[arg(long, value_name = "PROGRAM")]
     first: Vec<String>,
-    /// Tests to leave out: `CRATE/PROGRAM`, or `CRATE/PROGRAM:PART` for those with PART in their names.
+    /// Tests to leave out: `CRATE/PROGRAM`, or `CRATE/PROGRAM:PART` for those with PART in their
+    /// names.
     #[arg(long, value_name = "TESTS")]
     skip: Vec<Skip>,
     /// Runs the tests of all topologies, also of those whose files have not changed.

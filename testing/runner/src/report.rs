@@ -35,8 +35,8 @@ pub(crate) fn said(outcome: &Outcome) {
 struct Counts([u64; 3]);
 
 impl Counts {
-    /// Reads lines such as `test result: ok. 7 passed; 0 failed; 1 ignored; …`. A law that a backend does not promise
-    /// is shown as ignored.
+    /// Reads lines such as `test result: ok. 7 passed; 0 failed; 1 ignored; …`. A law that a
+    /// backend does not promise is shown as ignored.
     fn of(text: &str) -> Self {
         let mut counts = [0; 3];
         for line in text.lines().filter(|line| line.starts_with("test result:")) {
@@ -82,7 +82,8 @@ pub(crate) fn print(outcomes: &[Outcome], took: Duration) {
     println!("{passed} passed, {failed} failed, {ignored} not promised");
 }
 
-/// Prints the tests that took longest, where the programs say how long each took: `test NAME ... ok <1.234s>`.
+/// Prints the tests that took longest, where the programs say how long each took:
+/// `test NAME ... ok <1.234s>`.
 fn print_slowest_tests(outcomes: &[Outcome]) {
     const SHOWN: usize = 20;
     let mut tests: Vec<(f64, String)> = Vec::new();

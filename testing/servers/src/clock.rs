@@ -33,8 +33,8 @@ pub enum Step {
 /// A clock for the processes that it is [given to](Self::give_to). It can be stepped while they
 /// run, and made to run too fast or too slowly. Their other clocks stay unchanged.
 ///
-/// Works for programs that are linked dynamically with the system's C library, as `redis-server`, `memcached` and
-/// Rust programs are.
+/// Works for programs that are linked dynamically with the system's C library, as `redis-server`,
+/// `memcached` and Rust programs are.
 #[derive(Debug)]
 pub struct Clock {
     /// The environment variable that tells a process where the setting is.

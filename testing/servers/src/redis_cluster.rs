@@ -16,8 +16,8 @@ const SLOTS: usize = 1 << 14;
 /// case.
 const READY: Duration = Duration::from_secs(60);
 
-/// Masters that share the slots, on loopback ports, with a replica each if wanted. Each can be stopped, killed and
-/// restarted by itself.
+/// Masters that share the slots, on loopback ports, with a replica each if wanted. Each can be
+/// stopped, killed and restarted by itself.
 ///
 /// ```no_run
 /// use test_servers::{RedisCluster, RedisOptions};
@@ -292,7 +292,8 @@ impl RedisCluster {
     ///
     /// # Panics
     ///
-    /// The member is not there, does not notice, or the cluster was started without [links](RedisOptions::links).
+    /// The member is not there, does not notice, or the cluster was started without
+    /// [links](RedisOptions::links).
     pub fn cut_off(&self, member: usize) {
         self.set_links(member, Fault::BlackHole);
         let cut = &self.members[member];

@@ -61,8 +61,9 @@ const WATCHER: &str = "watcher";
 /// The commands that Sentinels need and tests do not.
 const WATCHING: [&str; 4] = ["ping", "info", "multi", "slaveof"];
 
-/// Two Redis servers, of which one is a replica of the other, and three Sentinels that make the replica the
-/// primary when the other one is gone for half a second. All are on loopback ports, and end with this handle.
+/// Two Redis servers, of which one is a replica of the other, and three Sentinels that make the
+/// replica the primary when the other one is gone for half a second. All are on loopback ports, and
+/// end with this handle.
 ///
 /// ```no_run
 /// use test_servers::{RedisOptions, SentinelGroup};
@@ -209,7 +210,7 @@ impl SentinelGroup {
     /// # Panics
     ///
     /// A Sentinel is not there.
-    pub fn replace_nobody(&self) {
+    pub fn disable_failover(&self) {
         self.sentinels.iter().for_each(|sentinel| sentinel.have_patience(SERVICE));
     }
 

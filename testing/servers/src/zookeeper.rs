@@ -216,8 +216,8 @@ impl ZooKeeper {
         self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Restarts the server with its data and another value of a setting. A member of an ensemble is back when it
-    /// has a quorum again.
+    /// Restarts the server with its data and another value of a setting. A member of an ensemble is
+    /// back when it has a quorum again.
     ///
     /// # Panics
     ///

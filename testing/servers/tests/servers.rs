@@ -81,7 +81,7 @@ fn replies_of_all_kinds() {
 }
 
 #[test]
-fn what_operators_do_behind_a_clients_back() {
+fn operators_change_data_without_the_clients() {
     let redis = Redis::start(RedisOptions::new().setting("maxmemory", "100mb"));
     let mut victim = redis.connect().unwrap();
     let id = victim.command(&["CLIENT", "ID"]).unwrap().text();
@@ -156,7 +156,7 @@ fn an_append_only_file_survives_a_kill_unless_it_is_thrown_away() {
 }
 
 #[test]
-fn what_was_saved_last_comes_back() {
+fn the_last_saved_data_come_back() {
     let redis = Redis::start(RedisOptions::new());
     redis.command(&["SET", "k", "saved"]);
     assert_eq!(redis.command(&["SAVE"]).text(), "OK");
@@ -401,7 +401,7 @@ fn sentinels_replace_a_primary_that_is_gone_and_bring_it_back_as_a_replica() {
 }
 
 #[tokio::test]
-async fn what_a_replica_does_not_hear_is_lost_and_two_may_take_themselves_for_the_primary() {
+async fn unreplicated_writes_are_lost_and_two_servers_may_act_as_primary() {
     let group = SentinelGroup::start(RedisOptions::new());
     group.cut_from_replica(0);
     eventually("the line is cut", || !group.is_replicated()).await;

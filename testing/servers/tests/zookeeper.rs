@@ -44,7 +44,7 @@ fn last_transaction(server: &ZooKeeper) -> u64 {
 }
 
 #[test]
-fn it_serves_and_keeps_what_it_is_told_to_keep() {
+fn it_serves_and_keeps_the_requested_data() {
     let server = ZooKeeper::start(&ZooKeeperOptions::new().setting("maxClientCnxns", "7"));
     assert_eq!(server.mode().as_deref(), Some("standalone"));
     assert_eq!(server.url(), format!("zookeeper://127.0.0.1:{}", server.addr().port()));

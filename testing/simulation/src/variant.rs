@@ -7,8 +7,8 @@ use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, OnContention, Rene
 use lock_core::layer::Layer;
 use lock_core::{Backend, Capabilities, Order, Support, Wakeup};
 
-/// A client of the backend of a run. A server with a fast clock ends a lease before the time that its
-/// clients know.
+/// A client of the backend of a run. A server with a fast clock ends a lease before the time that
+/// its clients know.
 #[derive(Debug)]
 pub(super) struct Variant {
     /// The rate by which the server's clock is too fast, in ten-thousandths.
