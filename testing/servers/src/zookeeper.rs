@@ -298,7 +298,7 @@ impl ServerProcess for ZooKeeper {
 ///
 /// let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links());
 /// let (leader, follower) = (ensemble.leader(), ensemble.follower());
-/// ensemble.link(follower, leader).set(Fault::BlackHole); // cut from its leader, and from nobody else
+/// ensemble.link(follower, leader).set(Fault::BlackHole); // cut from its leader only
 /// ensemble.member(leader).kill();
 /// ```
 #[derive(Debug)]

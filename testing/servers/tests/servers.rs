@@ -409,7 +409,7 @@ async fn unreplicated_writes_are_lost_and_two_servers_may_act_as_primary() {
     group.hide_from_sentinels(0);
     group.wait_until_named(1);
     let is_primary = |n: usize| group.server(n).command(&["ROLE"]).text().starts_with("master");
-    assert!(is_primary(0) && is_primary(1), "nobody has told the old one");
+    assert!(is_primary(0) && is_primary(1), "the old primary was not notified");
     assert_eq!(group.server(1).command(&["GET", "k"]), Reply::Nil);
     group.heal(0);
     group.wait_until_replica(0);

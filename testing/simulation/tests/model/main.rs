@@ -8,22 +8,23 @@
 //!
 //! * `server.rs`: the verbs, each one atomic, as in `memory.rs` and the scripts of `lock-redis`.
 //!
-//! * `world.rs`: the engine of each claim (`acquire.rs`, `hold.rs`, `renewer.rs` of `lock-core`), its
-//!   clock, and the network, which delays requests, answers and pushes for any time and loses them.
+//! * `world.rs`: the engine of each claim (`acquire.rs`, `hold.rs`, `renewer.rs` of `lock-core`),
+//!   its clock, and the network, which delays requests, answers and pushes for any time and loses
+//!   them.
 //!
 //! * `rules.rs`: the bounds of each run.
 //!
 //! The limits of a pass:
 //!
-//! * It says nothing about bigger bounds than those in `rules.rs`. States are distinguished by a hash
-//!   of 64 bits.
+//! * It says nothing about bigger bounds than those in `rules.rs`. States are distinguished by a
+//!   hash of 64 bits.
 //!
 //! * It says nothing about the code, only about the protocol: a change of the one requires a change
 //!   of the other.
 //!
-//! * Liveness is bounded, and checked in single states: after the fault phase there is a calm of some
-//!   ticks, at whose end no client may be waiting. `stateright`'s own `eventually` is not used,
-//!   because it overlooks paths that join or form a cycle.
+//! * Liveness is bounded, and checked in single states: after the fault phase there is a calm of
+//!   some ticks, at whose end no client may be waiting. `stateright`'s own `eventually` is not
+//!   used, because it overlooks paths that join or form a cycle.
 //!
 //! The model leaves out: more than one lock; quorums, and minimum tokens with them; minimum holds,
 //! detached holds, the local queue, batches; the order in a queue; that core remembers tokens
@@ -47,7 +48,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 use promises::{
     BACKED, BREAKS_THE_EXPECTED, FENCE_HOLDS, KEEPS_ITS_GRANT, NO_GHOST, NO_OVERLAP, ONE_LEASE,
-    RELEASED_IS_TRUE, SERVED, STAYS_DEAD, STAYS_LOST, TOKENS_GROW, TOUCHES_NOBODY_ELSE,
+    RELEASED_IS_TRUE, SERVED, STAYS_DEAD, STAYS_LOST, TOKENS_GROW, TOUCHES_NO_OTHER,
 };
 use rules::{Rules, Sabotage};
 
@@ -101,10 +102,10 @@ type Mistake = (Sabotage, &'static str, fn() -> Rules);
 
 const MISTAKES_OF_A_SERVER: &[Mistake] = &[
     (Sabotage::RenewRecreates, NO_GHOST, Rules::race),
-    (Sabotage::RenewAdopts, TOUCHES_NOBODY_ELSE, Rules::race),
+    (Sabotage::RenewAdopts, TOUCHES_NO_OTHER, Rules::race),
     (Sabotage::RenewShortens, NO_OVERLAP, Rules::extended),
     (Sabotage::RenewAddsUp, ONE_LEASE, Rules::race),
-    (Sabotage::ReleasesAnyone, TOUCHES_NOBODY_ELSE, Rules::race),
+    (Sabotage::ReleasesAnyone, TOUCHES_NO_OTHER, Rules::race),
     (Sabotage::AlwaysReleased, RELEASED_IS_TRUE, Rules::race),
     (Sabotage::ForgetsFormerHolders, NO_GHOST, Rules::race),
     (Sabotage::AdmitsLateAttempts, STAYS_DEAD, Rules::race),

@@ -126,7 +126,7 @@ impl Server {
         self.settle(rules);
         let adopts = rules.has(Sabotage::RenewAdopts);
         if adopts && self.store.held.is_some_and(|held| held.owner != owner) {
-            self.breaks(broken::TOUCHES_NOBODY_ELSE);
+            self.breaks(broken::TOUCHES_NO_OTHER);
         }
         match &mut self.store.held {
             Some(held) if held.owner == owner || adopts => {
@@ -164,7 +164,7 @@ impl Server {
         };
         let removed = self.store.held.is_none().then_some(before).flatten();
         if removed.is_some_and(|held| held.owner != owner) {
-            self.breaks(broken::TOUCHES_NOBODY_ELSE);
+            self.breaks(broken::TOUCHES_NO_OTHER);
         }
         if says_released && removed.is_none_or(|held| held.owner != owner) {
             self.breaks(broken::RELEASED_IS_TRUE);
