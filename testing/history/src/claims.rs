@@ -4,13 +4,13 @@ use super::holds::{Hold, earliest_give_up, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Header, Renewals, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Grant, History, LockHistory, Operation, Timestamp};
+use super::timeline::{Grant, History, LockHistory, Operation, Time};
 
 struct Claim {
     /// The earliest time of the grant. The client's notification can be much later.
-    begun: Timestamp,
-    from: Timestamp,
-    until: Timestamp,
+    begun: Time,
+    from: Time,
+    until: Time,
     /// `None` if it is not recorded.
     grant: Option<usize>,
 }
@@ -22,7 +22,7 @@ pub(super) fn exclusion(
     order: &[Hold],
     report: &mut Report,
 ) {
-    let mut begun: Vec<Timestamp> =
+    let mut begun: Vec<Time> =
         lock.grants.iter().map(|given| lock.acquire_of(given).asked).collect();
     order.iter().for_each(|hold| begun[hold.grant] = hold.from);
     let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
@@ -35,7 +35,7 @@ pub(super) fn exclusion(
     let foreign = history.foreign(&lock.name).map(|window| Claim {
         begun: window.from,
         from: window.from,
-        until: Timestamp::first(window.until.t),
+        until: Time::first(window.until.t),
         grant: None,
     });
     let claims = claims.chain(foreign);
@@ -68,9 +68,9 @@ pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Repo
         let lease = history.lease(lock.acquire_of(grant));
         let mut latest = 0;
         for &(at, until, line) in &grant.deadlines {
-            let farthest = lease.map_or(Timestamp::NEVER, |lease| at.plus(lease + margin)).t;
+            let farthest = lease.map_or(Time::NEVER, |lease| at.plus(lease + margin)).t;
             // The recorder's clock need not run exactly as that of the guard.
-            let goes_back = !moves_back && Timestamp::first(until).plus(margin).t < latest;
+            let goes_back = !moves_back && Time::first(until).plus(margin).t < latest;
             // A server whose clock is set back keeps a lock for longer, and reports that.
             let begun = lock.acquire_of(grant).invoke;
             let too_far =
@@ -93,7 +93,7 @@ pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Repo
 }
 
 /// Returns the earliest possible grant of the earlier of the two claims.
-fn first_begun(history: &History, lock: &LockHistory, a: &Claim, b: &Claim) -> Timestamp {
+fn first_begun(history: &History, lock: &LockHistory, a: &Claim, b: &Claim) -> Time {
     let both = a.grant.zip(b.grant).map(|(a, b)| [lock.acquire(a), lock.acquire(b)]);
     match both.filter(|[one, other]| !may_go_back(history, lock, one, other)) {
         Some([one, other]) if is_fenced(history, lock) => {
@@ -120,8 +120,8 @@ fn overlap(history: &History, lock: &LockHistory, a: &Claim, b: &Claim, report: 
 }
 
 /// Returns the latest end of the application's claim.
-fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
-    let mut end = grant.valid_until.map_or(Timestamp::NEVER, Timestamp::first);
+fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
+    let mut end = grant.valid_until.map_or(Time::NEVER, Time::first);
     if let Some(release) = lock.first_release(grant) {
         end = end.min(release.invoke);
     }
@@ -136,7 +136,7 @@ fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp 
             let told = lock
                 .first_not_held(grant)
                 .map(|call| earliest_give_up(history, lock, grant, call.ret));
-            end = end.min(told.unwrap_or(Timestamp::NEVER));
+            end = end.min(told.unwrap_or(Time::NEVER));
         }
     }
     end
@@ -144,7 +144,7 @@ fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp 
 
 /// Returns when `process` can be notified of an event at `from`. A stopped process is notified when
 /// it runs again, unless it has been stopped anew by then.
-fn runs(history: &History, lock: &str, process: u32, from: Timestamp) -> Timestamp {
+fn runs(history: &History, lock: &str, process: u32, from: Time) -> Time {
     let mut runs = from;
     loop {
         let stopped = history.stopped(lock, process, from, runs.plus(history.header.told_within));
@@ -158,7 +158,7 @@ fn runs(history: &History, lock: &str, process: u32, from: Timestamp) -> Timesta
 /// Returns the latest time for the notification of a loss at `ended`. A holder with a lease counts
 /// it by itself, independently of its server. Without a lease, it is notified when it can ask
 /// again.
-fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Timestamp) -> Timestamp {
+fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Time) -> Time {
     let process = acquire.process;
     let within = history.header.told_within;
     let latest = runs(history, lock, process, ended).plus(within);
@@ -185,7 +185,7 @@ pub(super) fn told(history: &History, lock: &LockHistory, order: &[Hold], report
             taken.filter(|taken| !may_go_back(history, lock, lock.acquire(hold.grant), taken));
         next = Some(hold);
         let exact = history.header.renewals == Renewals::Recorded;
-        let lapsed = grant.valid_until.filter(|_| exact).map(Timestamp::first);
+        let lapsed = grant.valid_until.filter(|_| exact).map(Time::first);
         let Some(ended) = lapsed.into_iter().chain(taken.map(|taken| taken.ret)).min() else {
             continue;
         };
@@ -198,7 +198,7 @@ pub(super) fn told(history: &History, lock: &LockHistory, order: &[Hold], report
             grant.lost.as_ref().map(|(at, _, _)| *at),
             history.killed(acquire.process),
         ];
-        let known = known.into_iter().flatten().min().unwrap_or(Timestamp::NEVER);
+        let known = known.into_iter().flatten().min().unwrap_or(Time::NEVER);
         if known <= latest || history.end <= latest {
             continue;
         }
@@ -206,7 +206,7 @@ pub(super) fn told(history: &History, lock: &LockHistory, order: &[Hold], report
         let lines = [acquire.lines[1], lost, taken.map_or(0, |taken| taken.lines[1])];
         report.violation(Rule::Told, &lock.name, &lines, || {
             let how = match known {
-                Timestamp::NEVER => "was never told".to_owned(),
+                Time::NEVER => "was never told".to_owned(),
                 late => format!("was told {:?} later", late.since(ended)),
             };
             let name = history.name_of(acquire);

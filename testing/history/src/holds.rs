@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
 
 /// A grant as the server saw it, as far as the history shows.
 #[derive(Debug)]
@@ -12,13 +12,13 @@ pub(super) struct Hold {
     /// Index in [`LockHistory::grants`].
     pub(super) grant: usize,
     /// The earliest possible start. Set by the sweep of [`order`](super::order).
-    pub(super) from: Timestamp,
+    pub(super) from: Time,
     /// The earliest possible end.
-    pub(super) lower: Timestamp,
+    pub(super) lower: Time,
     /// The same, if the answer to its release is not trusted.
-    pub(super) unconfirmed: Timestamp,
+    pub(super) unconfirmed: Time,
     /// The latest possible end.
-    pub(super) upper: Timestamp,
+    pub(super) upper: Time,
     /// True if `upper` is the end of a lease, and no answer.
     pub(super) lapsed: bool,
 }
@@ -60,11 +60,11 @@ impl Hold {
     }
 
     /// Sets the earliest start to `from`. A broken assumption since then may have ended the hold.
-    pub(super) fn begins(&mut self, history: &History, lock: &LockHistory, from: Timestamp) {
+    pub(super) fn begins(&mut self, history: &History, lock: &LockHistory, from: Time) {
         self.from = from;
-        let broken = |until: Timestamp, of: fn(Assumption) -> bool| {
+        let broken = |until: Time, of: fn(Assumption) -> bool| {
             let broken = history.broken_by(of, &lock.name, from, until);
-            broken.map(|window| window.from.max(from)).min().unwrap_or(Timestamp::NEVER)
+            broken.map(|window| window.from.max(from)).min().unwrap_or(Time::NEVER)
         };
         self.unconfirmed =
             self.unconfirmed.min(broken(self.unconfirmed, Assumption::guards_exclusion));
@@ -106,22 +106,22 @@ impl LockHistory {
 }
 
 /// Returns the earliest time at which its lease can have ended, if nothing else ended it.
-pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
+pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
     let header = &history.header;
     let acquire = lock.acquire_of(grant);
-    let killed = history.killed(acquire.process).unwrap_or(Timestamp::NEVER);
+    let killed = history.killed(acquire.process).unwrap_or(Time::NEVER);
     match (grant.valid_until, history.lease(acquire)) {
-        (Some(valid_until), Some(_)) => Timestamp::first(valid_until),
+        (Some(valid_until), Some(_)) => Time::first(valid_until),
         (None, Some(lease)) => {
-            Timestamp::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
+            Time::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
         }
         // It ends with its process, even if that has recorded a later deadline.
-        (until, None) => until.map_or(Timestamp::NEVER, Timestamp::first).min(killed),
+        (until, None) => until.map_or(Time::NEVER, Time::first).min(killed),
     }
 }
 
 /// Returns the earliest time at which it can have ended, while the assumptions of exclusion held.
-pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant) -> Timestamp {
+pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
     let mut end = earliest_expiry(history, lock, grant);
     for release in lock.releases(grant) {
         // `NotHeld` removed nothing: it only reports that the hold had ended before.
@@ -152,8 +152,8 @@ pub(super) fn earliest_give_up(
     history: &History,
     lock: &LockHistory,
     grant: &Grant,
-    told: Timestamp,
-) -> Timestamp {
+    told: Time,
+) -> Time {
     let in_time = told.minus(history.header.told_within).max(grant.known_held);
     let process = lock.acquire_of(grant).process;
     match history.stopped(&lock.name, process, grant.known_held, told).next() {
@@ -164,7 +164,7 @@ pub(super) fn earliest_give_up(
 
 /// Returns the earliest end of a hold that has lost its majority because a member had lost it. The
 /// client that finds out releases the other members, and is notified a little later.
-fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> Option<Timestamp> {
+fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> Option<Time> {
     let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
     let lost = lost.map(|(at, _, _)| (*at, grant.known_held));
     let releases = lock.releases(grant).filter(|release| release.err == Some(Why::NotHeld));
@@ -174,15 +174,11 @@ fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> O
     broken.map(|window| window.from.max(from)).min()
 }
 
-pub(super) fn latest_end(
-    history: &History,
-    lock: &LockHistory,
-    grant: &Grant,
-) -> (Timestamp, bool) {
+pub(super) fn latest_end(history: &History, lock: &LockHistory, grant: &Grant) -> (Time, bool) {
     let acquire = lock.acquire_of(grant);
     let (process, lease) = (acquire.process, history.lease(acquire));
-    let mut answered = Timestamp::NEVER;
-    let mut lapsed = Timestamp::NEVER;
+    let mut answered = Time::NEVER;
+    let mut lapsed = Time::NEVER;
     for release in lock.releases(grant) {
         // After the invocation of a release, no renewals follow, except one in progress.
         let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
@@ -226,8 +222,7 @@ pub(super) fn latest_end(
     // A minimum hold keeps the lock unavailable for longer: by the server's clock, from the arrival
     // of the release there.
     let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
-    let kept =
-        acquire.kept_until.map(|until| Timestamp::last(until).plus(history.header.margin + late));
+    let kept = acquire.kept_until.map(|until| Time::last(until).plus(history.header.margin + late));
     match kept.filter(|kept| *kept > ended) {
         Some(kept) => (kept, false),
         None => (ended, lapsed < answered),
@@ -237,8 +232,8 @@ pub(super) fn latest_end(
 /// An interval in which a client may have had the lock, or was queued for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
-    pub(super) from: Timestamp,
-    pub(super) until: Timestamp,
+    pub(super) from: Time,
+    pub(super) until: Time,
     pub(super) lapsed: bool,
     /// Index in [`LockHistory::calls`] of the acquisition, or [`UNRECORDED`].
     pub(super) call: usize,
@@ -284,7 +279,7 @@ impl IntervalIndex {
     }
 
     /// Returns the interval that ends last, of those that began by `at` and are not of `call`.
-    pub(super) fn last_until(&self, at: Timestamp, call: usize) -> Option<Interval> {
+    pub(super) fn last_until(&self, at: Time, call: usize) -> Option<Interval> {
         let begun = self.spans.partition_point(|span| span.from <= at);
         let best = self.last.get(begun.checked_sub(1)?)?;
         best.iter().flatten().map(|&index| self.spans[index]).find(|span| span.call != call)
@@ -292,10 +287,9 @@ impl IntervalIndex {
 
     /// Returns the intervals in which certainly no client was there, each with whether an expiry
     /// began it.
-    pub(super) fn gaps(&self, end: Timestamp) -> Vec<Interval> {
+    pub(super) fn gaps(&self, end: Time) -> Vec<Interval> {
         let mut gaps = Vec::new();
-        let mut free =
-            Interval { from: Timestamp::START, until: end, lapsed: false, call: UNRECORDED };
+        let mut free = Interval { from: Time::START, until: end, lapsed: false, call: UNRECORDED };
         for span in &self.spans {
             if span.from > free.from {
                 gaps.push(Interval { until: span.from, ..free });
@@ -352,12 +346,10 @@ pub(super) fn unknown_effect_until(
     history: &History,
     lock: &LockHistory,
     call: &Operation,
-) -> Option<Timestamp> {
+) -> Option<Time> {
     let (unknown, known) = match call.outcome {
-        Outcome::Info => {
-            (Some(history.settled(lock, call, call.invoke, call.ret)), Timestamp::NEVER)
-        }
-        Outcome::Open => (history.buried(lock, call), Timestamp::NEVER),
+        Outcome::Info => (Some(history.settled(lock, call, call.invoke, call.ret)), Time::NEVER),
+        Outcome::Open => (history.buried(lock, call), Time::NEVER),
         // Then the state is known again.
         Outcome::Ok => (None, call.ret),
         Outcome::Fail => (None, left_queue_at(history, lock, call)),
@@ -387,8 +379,8 @@ pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Int
 
 /// Returns when a cancelled waiter has left the queue. It leaves in the background; with a fault,
 /// that may take until the fault is over.
-fn left_queue_at(history: &History, lock: &LockHistory, call: &Operation) -> Timestamp {
+fn left_queue_at(history: &History, lock: &LockHistory, call: &Operation) -> Time {
     let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
     let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
-    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, Timestamp::max)
+    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, Time::max)
 }

@@ -4,7 +4,7 @@ use super::holds::{Hold, earliest_expiry, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time};
 
 /// Checks that at most one release is confirmed, that nothing ends without a reason, and that a
 /// lost lock stays lost.
@@ -77,7 +77,7 @@ fn not_held_has_a_reason(
     if let_go
         || earliest_give_up
         || broken
-        || earliest_expiry(history, lock, grant) <= Timestamp::last(at.t)
+        || earliest_expiry(history, lock, grant) <= Time::last(at.t)
     {
         return;
     }

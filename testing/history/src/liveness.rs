@@ -7,7 +7,7 @@ use super::holds::{Hold, Interval, IntervalIndex};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
 use super::report::{Failure, Report, Rule, Tally, Times};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
 
 /// The number of waits without a fault that have to include enough hand-offs without a fault to
 /// judge them.
@@ -116,7 +116,7 @@ fn too_long(
 /// The limit is [`Header::resumes`], regardless of the number of stale queue entries.
 pub(super) struct Standstills<'a> {
     /// For each resumption: its time, its fault, and the longest standstill of a lock.
-    longest: Vec<(Timestamp, &'a str, Duration)>,
+    longest: Vec<(Time, &'a str, Duration)>,
 }
 
 impl<'a> Standstills<'a> {
@@ -162,20 +162,20 @@ fn recovers(history: &History) -> Duration {
 
 /// Returns each wait that ended with a grant, from the end of the last claim on. A server with
 /// older data may know less: the hold that it still believes in is part of a standstill.
-fn waits_after_claims(lock: &LockHistory) -> Vec<(Timestamp, &Operation)> {
-    let mut grants: Vec<(&Operation, Timestamp)> = lock
+fn waits_after_claims(lock: &LockHistory) -> Vec<(Time, &Operation)> {
+    let mut grants: Vec<(&Operation, Time)> = lock
         .grants
         .iter()
         .map(|grant| {
             let lost = grant.lost.as_ref().map(|(at, _, _)| *at);
             let released = lock.first_release(grant).map(|release| release.invoke);
-            let lapsed = grant.valid_until.map(Timestamp::last);
+            let lapsed = grant.valid_until.map(Time::last);
             let end = lost.into_iter().chain(released).min().or(lapsed);
-            (lock.acquire_of(grant), end.unwrap_or(Timestamp::NEVER))
+            (lock.acquire_of(grant), end.unwrap_or(Time::NEVER))
         })
         .collect();
     grants.sort_by_key(|(acquire, _)| acquire.ret);
-    let mut free_from = Timestamp::START;
+    let mut free_from = Time::START;
     let mut waits = Vec::with_capacity(grants.len());
     for (acquire, end) in grants {
         if acquire.op == Op::Acquire {
@@ -191,8 +191,8 @@ fn stood_still<'a>(
     h: &History,
     lock: &LockHistory,
     call: &'a Operation,
-    from: Timestamp,
-    at: Timestamp,
+    from: Time,
+    at: Time,
 ) -> Option<(Duration, &'a Operation)> {
     let from = from.max(at);
     let mut felt = h.felt(&lock.name, call.process, at.minus(recovers(h)), call.ret);
@@ -245,7 +245,7 @@ impl Unexplained {
         // If its application was blocked after the grant, nothing keeps its renewals from the
         // server.
         let only_starves = |window: &Window| window.starves() && window.from > acquire.ret;
-        let felt = |from: Timestamp| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
+        let felt = |from: Time| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
         let is_starved = felt(acquire.ret).any(only_starves);
         let from = if is_starved { acquire.invoke } else { acquire.invoke.minus(recovers(h)) };
         if acquire.unrenewed
@@ -314,7 +314,7 @@ fn failure(
     h: &History,
     lock: &LockHistory,
     call: &Operation,
-    (at, why, line): (Timestamp, &Why, u32),
+    (at, why, line): (Time, &Why, u32),
 ) -> Failure {
     let (name, op, lock) = (h.name_of(call), call.op, &lock.name);
     let words = match why {

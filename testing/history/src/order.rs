@@ -3,7 +3,7 @@
 use super::holds::{Hold, IntervalIndex, is_fenced};
 use super::record::{Assumption, Grade, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Timestamp, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
 
 /// Checks K2: no grant can have begun before the previous one ended. Sets for each the earliest
 /// possible start, and that it had ended when the next one was there.
@@ -13,7 +13,7 @@ pub(super) fn sweep(
     order: &mut [Hold],
     report: &mut Report,
 ) {
-    let mut free_from = Timestamp::START;
+    let mut free_from = Time::START;
     let mut blocker = None;
     for index in 0..order.len() {
         let acquire = lock.acquire(order[index].grant);
@@ -122,7 +122,7 @@ fn has_unaware_holder(history: &History, lock: &LockHistory, call: &Operation) -
             lock.first_not_held(grant).map(|asked| asked.ret),
             grant.lost.as_ref().map(|&(at, ..)| at),
         ];
-        let knows_from = told.into_iter().flatten().min().unwrap_or(Timestamp::NEVER);
+        let knows_from = told.into_iter().flatten().min().unwrap_or(Time::NEVER);
         let is_letting_go = |release: &Operation| {
             let bound = release.invoke.plus(history.header.drain);
             release.invoke <= call.ret && call.invoke <= release.ret.min(bound)
@@ -149,7 +149,7 @@ fn meets_stale_vote(history: &History, lock: &LockHistory, call: &Operation) -> 
     let is_another = |fault: &Window| missed.iter().any(|&one| !std::ptr::eq(one, fault));
     let fades = header.fades.unwrap_or(header.takeover);
     let lasts = header.lease.unwrap_or_default() + header.margin + fades;
-    let has_left_one = |other: &Operation, until: Timestamp| {
+    let has_left_one = |other: &Operation, until: Time| {
         let mut unheard = met(other.process, other.invoke, until.plus(fades).min(call.ret));
         other.invoke <= call.ret && call.invoke <= until.plus(lasts) && unheard.any(is_another)
     };
@@ -256,7 +256,7 @@ fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Repor
     }
     let highest = seen.into_iter().max_by_key(|seen| seen.fence);
     // The other tokens that it has seen are unknown.
-    let from = highest.map_or(Timestamp::START, |highest| highest.asked);
+    let from = highest.map_or(Time::START, |highest| highest.asked);
     if fences_may_go_back(h, lock, from, call.ret) {
         report.excused_fences += 1;
         return;
@@ -300,7 +300,7 @@ pub(super) fn may_go_back(
     fences_may_go_back(h, lock, one.asked.min(other.asked), one.ret.max(other.ret))
 }
 
-fn fences_may_go_back(h: &History, lock: &LockHistory, from: Timestamp, until: Timestamp) -> bool {
+fn fences_may_go_back(h: &History, lock: &LockHistory, from: Time, until: Time) -> bool {
     let broken = |assumption| h.breaks(assumption, &lock.name, from, until);
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }
@@ -332,7 +332,7 @@ pub(super) fn fifo_order(
     report: &mut Report,
 ) {
     let Some(after) = history.header.fifo_after else { return };
-    let mut latest = Timestamp::START;
+    let mut latest = Time::START;
     for (place, hold) in order.iter().enumerate() {
         let acquire = lock.acquire(hold.grant);
         let is_later = |other: &Operation| other.invoke > acquire.invoke.plus(after);

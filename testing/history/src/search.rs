@@ -12,7 +12,7 @@ use super::holds::{IntervalIndex, earliest_end, latest_end, unknown_effect_until
 use super::order::is_busy;
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{History, LockHistory, Outcome, Timestamp};
+use super::timeline::{History, LockHistory, Outcome, Time};
 
 /// The states that may be explored for each step of a lock, and the allowance for the whole.
 const BUDGET: [usize; 2] = [100, 500_000];
@@ -54,8 +54,8 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     what: What,
-    from: Timestamp,
-    until: Timestamp,
+    from: Time,
+    until: Time,
     /// False if it may never take effect.
     must: bool,
     /// The index of the operation, for the message.
@@ -76,7 +76,7 @@ pub(super) fn search(
     line: &IntervalIndex,
     report: &mut Report,
 ) {
-    if history.exposed(&lock.name, Timestamp::START, Timestamp::NEVER).next().is_some() {
+    if history.exposed(&lock.name, Time::START, Time::NEVER).next().is_some() {
         return; // then nothing can be said about the order
     }
     let steps = steps(history, lock, line);
@@ -115,7 +115,7 @@ fn steps(history: &History, lock: &LockHistory, line: &IntervalIndex) -> Vec<Ste
                 steps.push(step(What::Busy, true));
             }
         } else if call.op.acquires() && call.outcome != Outcome::Fail {
-            let until = unknown_effect_until(history, lock, call).unwrap_or(Timestamp::NEVER);
+            let until = unknown_effect_until(history, lock, call).unwrap_or(Time::NEVER);
             steps.push(Step { until, ..step(What::Take(index), false) });
             steps.push(Step { until, ..step(What::Give(index), false) });
         }
@@ -165,7 +165,7 @@ impl Search<'_> {
         let steps = || self.steps.iter().enumerate();
         let begins = steps().map(|(index, step)| (step.from, 0, index));
         let ends = steps().map(|(index, step)| (step.until, rank(step), index));
-        let mut events: Vec<(Timestamp, u8, usize)> = begins.chain(ends).collect();
+        let mut events: Vec<(Time, u8, usize)> = begins.chain(ends).collect();
         events.sort_unstable();
         let mut states = HashSet::from([SearchState { owner: None, done: Vec::new() }]);
         for (_, rank, index) in events {

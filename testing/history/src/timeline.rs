@@ -17,12 +17,12 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// A point in time. `seq` orders records with the same `t` where the order of lines is the order of
 /// time. Elsewhere it is zero, and records with the same `t` may have happened in either order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Timestamp {
+pub(super) struct Time {
     pub(super) t: u64,
     pub(super) seq: u32,
 }
 
-impl Timestamp {
+impl Time {
     pub(super) const START: Self = Self::first(0);
     pub(super) const NEVER: Self = Self::last(u64::MAX);
 
@@ -66,12 +66,12 @@ pub(super) enum Outcome {
 pub(super) struct Operation {
     pub(super) op: Op,
     pub(super) process: u32,
-    pub(super) invoke: Timestamp,
+    pub(super) invoke: Time,
     /// The invocation. For an acquisition that got its hold by hand-over inside its process: the
     /// invocation that got it from the server.
-    pub(super) asked: Timestamp,
-    /// The completion, or [`Timestamp::NEVER`] while it is open.
-    pub(super) ret: Timestamp,
+    pub(super) asked: Time,
+    /// The completion, or [`Time::NEVER`] while it is open.
+    pub(super) ret: Time,
     pub(super) outcome: Outcome,
     pub(super) fence: Option<u64>,
     pub(super) unrenewed: bool,
@@ -95,14 +95,14 @@ pub(super) struct Grant {
     /// The latest known deadline: up to it the lock was certainly held, unless it was released.
     pub(super) valid_until: Option<u64>,
     /// Each recorded deadline: the time of the record, the deadline, and the line.
-    pub(super) deadlines: Vec<(Timestamp, u64, u32)>,
+    pub(super) deadlines: Vec<(Time, u64, u32)>,
     /// The last point at which the guard still reported the lock as held.
-    pub(super) known_held: Timestamp,
+    pub(super) known_held: Time,
     pub(super) releases: Vec<usize>,
     /// The operations by which the holder checked or prolonged the hold.
     pub(super) asked: Vec<usize>,
     /// The time, reason and line of the loss notification.
-    pub(super) lost: Option<(Timestamp, Why, u32)>,
+    pub(super) lost: Option<(Time, Why, u32)>,
 }
 
 /// All operations on one lock, and on the resource that it guards.
@@ -116,8 +116,8 @@ pub(super) struct LockHistory {
 /// A fault and its interval.
 #[derive(Debug)]
 pub(super) struct Window {
-    pub(super) from: Timestamp,
-    pub(super) until: Timestamp,
+    pub(super) from: Time,
+    pub(super) until: Time,
     what: Trouble,
     /// The operating system's process; `None` for all.
     host: Option<u32>,
@@ -139,16 +139,16 @@ pub struct History {
     /// Sorted by their start.
     pub(super) windows: Vec<Window>,
     /// For each window, the latest end of those up to it that do end.
-    latest: Vec<Timestamp>,
+    latest: Vec<Time>,
     /// The windows that never end, as where clients were killed.
     endless: Vec<usize>,
     pub(super) residue: Option<(Vec<String>, u32)>,
     pub(super) processes: Names,
     /// For each process, the operating system's process that contains it.
     hosts: Vec<u32>,
-    kills: HashMap<u32, Timestamp>,
+    kills: HashMap<u32, Time>,
     /// The last known point in time.
-    pub(super) end: Timestamp,
+    pub(super) end: Time,
 }
 
 /// The reason why a file holds no history.
@@ -218,8 +218,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.near(lock, process, from, until).filter(|window| !window.hidden)
     }
@@ -230,8 +230,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         let may_be = |window: &Window| {
             // A fault of one client only: its wall clock, or the lengths of its leases.
@@ -247,8 +247,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
@@ -270,8 +270,8 @@ impl History {
     pub(super) fn removals(
         &self,
         lock: &str,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.during(from, until).filter(move |window| {
             window.removed && window.is_about(lock) && window.from > from && window.until < until
@@ -279,7 +279,7 @@ impl History {
     }
 
     /// Returns each point where a server took writes again, with the fault before it.
-    pub(super) fn resumptions(&self) -> impl Iterator<Item = (Timestamp, &str)> {
+    pub(super) fn resumptions(&self) -> impl Iterator<Item = (Time, &str)> {
         let points = self.windows.iter().filter(|window| window.what == Trouble::Resumes);
         points.map(|point| {
             let mut around = self.during(point.from, point.from);
@@ -296,8 +296,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.felt(lock, process, from, until).filter(|window| window.is_silent())
     }
@@ -307,8 +307,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.silent(lock, process, from, until).filter(|window| !window.starves())
     }
@@ -318,8 +318,8 @@ impl History {
         &self,
         lock: &str,
         process: u32,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.felt(lock, process, from, until).filter(|window| {
             window.host.is_some() && matches!(window.what, Trouble::Stop | Trouble::Starve)
@@ -327,7 +327,7 @@ impl History {
     }
 
     /// Returns how many processes were silent at some time between two points.
-    pub(super) fn count_silent(&self, from: Timestamp, until: Timestamp) -> u32 {
+    pub(super) fn count_silent(&self, from: Time, until: Time) -> u32 {
         let silent =
             self.during(from, until).filter(|window| window.happened && window.is_silent());
         let hosts: BTreeSet<_> = silent.map(|window| window.host).collect();
@@ -340,7 +340,7 @@ impl History {
     }
 
     /// Returns when the process was killed, if it was.
-    pub(super) fn killed(&self, process: u32) -> Option<Timestamp> {
+    pub(super) fn killed(&self, process: u32) -> Option<Time> {
         self.kills.get(&self.hosts[process as usize]).copied()
     }
 
@@ -349,8 +349,8 @@ impl History {
     pub(super) fn broken(
         &self,
         lock: &str,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.broken_by(Assumption::guards_holds, lock, from, until)
     }
@@ -359,8 +359,8 @@ impl History {
     pub(super) fn exposed(
         &self,
         lock: &str,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.broken_by(Assumption::guards_exclusion, lock, from, until)
     }
@@ -370,21 +370,15 @@ impl History {
         &self,
         of: fn(Assumption) -> bool,
         lock: &str,
-        from: Timestamp,
-        until: Timestamp,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         let is_of = move |window: &&Window| window.breaks.iter().any(|&broken| of(broken));
         self.during(from, until).filter(|window| window.is_about(lock)).filter(is_of)
     }
 
     /// Returns true if the assumption was broken.
-    pub(super) fn breaks(
-        &self,
-        broken: Assumption,
-        lock: &str,
-        from: Timestamp,
-        until: Timestamp,
-    ) -> bool {
+    pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: Time, until: Time) -> bool {
         let mut windows = self.during(from, until).filter(|window| window.is_about(lock));
         windows.any(|window| window.breaks.contains(&broken))
     }
@@ -402,9 +396,9 @@ impl History {
         &self,
         lock: &LockHistory,
         call: &Operation,
-        from: Timestamp,
-        until: Timestamp,
-    ) -> Timestamp {
+        from: Time,
+        until: Time,
+    ) -> Time {
         let quiet = match (self.lease(call), self.header.fades) {
             (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
             (Some(lease), None) => until.plus(lease + self.header.takeover),
@@ -416,17 +410,12 @@ impl History {
             Trouble::Kill => self.lapsed(lock, call, window.from),
             _ => self.healed(lock, call, window),
         });
-        healed.fold(quiet, Timestamp::max)
+        healed.fold(quiet, Time::max)
     }
 
     /// Returns when the waiters of the process of `call` block no others, after it was killed or
     /// fell silent.
-    pub(super) fn lapsed(
-        &self,
-        lock: &LockHistory,
-        call: &Operation,
-        silent: Timestamp,
-    ) -> Timestamp {
+    pub(super) fn lapsed(&self, lock: &LockHistory, call: &Operation, silent: Time) -> Time {
         let header = &self.header;
         let each = header.absent.unwrap_or_default();
         let count =
@@ -436,7 +425,7 @@ impl History {
     }
 
     /// Returns how many waiters of the same process waited at `at`.
-    fn count_queued_with(&self, lock: &LockHistory, process: u32, at: Timestamp) -> u32 {
+    fn count_queued_with(&self, lock: &LockHistory, process: u32, at: Time) -> u32 {
         let host = self.hosts[process as usize];
         let begun = lock.calls.partition_point(|call| call.invoke <= at);
         let waits = |call: &&Operation| call.op == Op::Acquire && call.ret > at;
@@ -446,7 +435,7 @@ impl History {
     }
 
     /// Returns when no residue of `call` is left, which met a fault.
-    pub(super) fn healed(&self, lock: &LockHistory, call: &Operation, fault: &Window) -> Timestamp {
+    pub(super) fn healed(&self, lock: &LockHistory, call: &Operation, fault: &Window) -> Time {
         match self.header.fades {
             // Each waiter of that time may be granted the lock once more.
             Some(_) => self.lapsed(lock, call, fault.until),
@@ -456,16 +445,16 @@ impl History {
 
     /// Returns when no waiter of the process of `call` is left, if the process was killed. They
     /// expire, unless the servers were disturbed meanwhile.
-    pub(super) fn buried(&self, lock: &LockHistory, call: &Operation) -> Option<Timestamp> {
+    pub(super) fn buried(&self, lock: &LockHistory, call: &Operation) -> Option<Time> {
         let killed = self.killed(call.process)?;
         let lapsed = self.lapsed(lock, call, killed);
         let felt = self.felt(&lock.name, call.process, killed, lapsed);
         let of_all = felt.filter(|window| window.host.is_none());
-        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, Timestamp::max))
+        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, Time::max))
     }
 
     /// Returns the windows that touch an interval, by their start.
-    fn during(&self, from: Timestamp, until: Timestamp) -> impl Iterator<Item = &Window> {
+    fn during(&self, from: Time, until: Time) -> impl Iterator<Item = &Window> {
         let begun = self.windows.partition_point(|window| window.from <= until);
         let over = self.latest.partition_point(|latest| *latest < from).min(begun);
         let endless = self.endless.partition_point(|&index| index < over);
@@ -498,7 +487,7 @@ impl Window {
 }
 
 impl Grant {
-    fn learn(&mut self, at: Timestamp, valid_until: Option<u64>, line: u32, moves_back: bool) {
+    fn learn(&mut self, at: Time, valid_until: Option<u64>, line: u32, moves_back: bool) {
         let held = valid_until.filter(|&until| until > 0);
         self.valid_until = match held {
             Some(_) if moves_back => held,
@@ -513,8 +502,7 @@ impl LockHistory {
     fn trace_holds(&mut self) {
         let granted = |call: &Operation| call.op.acquires() && call.outcome == Outcome::Ok;
         let calls = self.calls.iter().filter(|call| granted(call));
-        let asked: HashMap<u64, Timestamp> =
-            calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
+        let asked: HashMap<u64, Time> = calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
         for call in self.calls.iter_mut().filter(|call| granted(call)) {
             let first = call.fence.and_then(|fence| asked.get(&(fence & !0xff)));
             call.asked = first.copied().unwrap_or(call.invoke);
@@ -572,7 +560,7 @@ struct Builder {
     windows: Vec<Window>,
     hosts: Names,
     residue: Option<(Vec<String>, u32)>,
-    end: Timestamp,
+    end: Time,
     line: u32,
 }
 
@@ -583,7 +571,7 @@ enum ProcessState {
     Retired,
 }
 
-impl Default for Timestamp {
+impl Default for Time {
     fn default() -> Self {
         Self::START
     }
@@ -596,7 +584,7 @@ impl Builder {
             return self.begin(parsed);
         };
         let t = parsed.t().ok_or("a second header; one file holds one run")?;
-        let at = Timestamp { t, seq: if header.sequential { self.line } else { 0 } };
+        let at = Time { t, seq: if header.sequential { self.line } else { 0 } };
         if header.sequential && t < self.end.t {
             return Err(format!("time runs backwards, from {} to {t} ns", self.end.t));
         }
@@ -636,7 +624,7 @@ impl Builder {
         Ok(())
     }
 
-    fn fault(&mut self, at: Timestamp, fault: Fault) -> Result<(), String> {
+    fn fault(&mut self, at: Time, fault: Fault) -> Result<(), String> {
         let declared = self.header.as_ref().map_or(&[][..], |header| &header.breaks);
         if let Some(more) = fault.breaks.iter().find(|broken| !declared.contains(broken)) {
             return Err(format!("the header does not say that this run breaks {more:?}"));
@@ -646,7 +634,7 @@ impl Builder {
         }
         self.windows.push(Window {
             from: at,
-            until: Timestamp::NEVER,
+            until: Time::NEVER,
             what: fault.what,
             host: fault.process.map(|process| self.hosts.number(host_of(&process))),
             locks: fault.locks,
@@ -658,7 +646,7 @@ impl Builder {
         Ok(())
     }
 
-    fn record(&mut self, at: Timestamp, record: Record) -> Result<(), String> {
+    fn record(&mut self, at: Time, record: Record) -> Result<(), String> {
         self.same_run(&record)?;
         let process = self.processes.number(&record.process) as usize;
         if process == self.states.len() {
@@ -690,13 +678,7 @@ impl Builder {
         Ok(())
     }
 
-    fn invoke(
-        &mut self,
-        at: Timestamp,
-        process: usize,
-        lock: usize,
-        r: Record,
-    ) -> Result<(), String> {
+    fn invoke(&mut self, at: Time, process: usize, lock: usize, r: Record) -> Result<(), String> {
         match &self.states[process] {
             ProcessState::Idle => {}
             ProcessState::Busy { lock, call, .. } => {
@@ -729,7 +711,7 @@ impl Builder {
             process: u32::try_from(process).expect("processes are counted in 32 bits"),
             invoke: at,
             asked: at,
-            ret: Timestamp::NEVER,
+            ret: Time::NEVER,
             outcome: Outcome::Open,
             fence: r.fence,
             unrenewed: r.unrenewed,
@@ -748,7 +730,7 @@ impl Builder {
 
     fn answer(
         &mut self,
-        at: Timestamp,
+        at: Time,
         process: usize,
         lock: usize,
         r: Record,
@@ -822,14 +804,14 @@ impl Builder {
         self.header.as_ref().is_some_and(|header| header.moves_back)
     }
 
-    fn learned(&mut self, at: Timestamp, lock: usize, r: Record) -> Result<(), String> {
+    fn learned(&mut self, at: Time, lock: usize, r: Record) -> Result<(), String> {
         let grant = self.known(&r.grant.ok_or("it names no grant")?, lock)?;
         let moves_back = self.moves_back();
         self.locks[lock].grants[grant].learn(at, r.valid_until, self.line, moves_back);
         Ok(())
     }
 
-    fn lost(&mut self, at: Timestamp, lock: usize, r: Record) -> Result<(), String> {
+    fn lost(&mut self, at: Time, lock: usize, r: Record) -> Result<(), String> {
         let name = r.grant.ok_or("it names no grant")?;
         let grant = self.known(&name, lock)?;
         let why = r.err.unwrap_or(Why::Expired);
@@ -868,8 +850,8 @@ impl Builder {
         // A fault that did not happen was taken back.
         let has_killed = |window: &&Window| window.what == Trouble::Kill && !window.hidden;
         let kills = self.windows.iter().rev().filter(has_killed);
-        let is_endless = |window: &Window| window.until == Timestamp::NEVER;
-        let latest = self.windows.iter().scan(Timestamp::START, |latest, window| {
+        let is_endless = |window: &Window| window.until == Time::NEVER;
+        let latest = self.windows.iter().scan(Time::START, |latest, window| {
             *latest = if is_endless(window) { *latest } else { window.until.max(*latest) };
             Some(*latest)
         });
