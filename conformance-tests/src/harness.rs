@@ -61,8 +61,8 @@ pub trait Harness: Send + Sync + 'static {
 
     /// Removes a held lock on the server, as an operator or an eviction would.
     ///
-    /// Returns false if this harness cannot. The laws about removal are then checked by breaking the
-    /// lock. They are shown as ignored if the backend cannot break locks either.
+    /// Returns false if this harness cannot. The laws about removal are then checked by breaking
+    /// the lock. They are shown as ignored if the backend cannot break locks either.
     async fn evict(&self, name: &LockName) -> bool {
         let _ = name;
         false
@@ -106,7 +106,7 @@ pub struct CrashableClient {
 }
 
 impl CrashableClient {
-    /// `before_crash` runs before `client` is dropped, and keeps the drop from the server.
+    /// Wraps `client`. `before_crash` runs before its drop, and hides the drop from the server.
     #[must_use]
     pub fn new(client: Arc<dyn Backend>, before_crash: impl FnOnce() + Send + 'static) -> Self {
         Self { client, before_crash: Box::new(before_crash) }

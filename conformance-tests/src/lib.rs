@@ -1,7 +1,8 @@
 //! The laws of locks, checked on any backend: ours or yours.
 //!
-//! What is promised stands in `LAWS.md`, law by law. Here is a check for each law, and for each check
-//! at least one [saboteur](sabotage): a backend broken in exactly that way, which the check must catch.
+//! `LAWS.md` lists the promises, law by law. Here is a check for each law, and for each check at
+//! least one [saboteur](sabotage): a backend broken in exactly that way, which the check must
+//! catch.
 //!
 //! To check a backend, implement [`Harness`] for it and give its suite to [`run`], in a test with
 //! `harness = false`:
@@ -28,7 +29,7 @@
 //! ```
 //!
 //! Each law becomes one trial per backend, named after both. A law about a capability that the
-//! backend does not declare becomes a check that the capability is absent; what is merely not
+//! backend does not declare becomes a check that the capability is absent. A law that is merely not
 //! promised is shown as ignored. Nothing is skipped silently.
 //!
 

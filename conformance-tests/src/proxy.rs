@@ -1,7 +1,7 @@
 //! A TCP proxy that breaks connections on command, for tests of any backend.
 //!
-//! It understands no protocol. It can look for bytes in what clients send, also where they are spread
-//! over several segments, and do something exactly there:
+//! It understands no protocol. It can search the bytes of clients, also across several segments,
+//! and act exactly at a match:
 //!
 //! ```no_run
 //! # async fn example(server: std::net::SocketAddr) -> std::io::Result<()> {
@@ -22,18 +22,18 @@
 //! # }
 //! ```
 //!
-//! **Network, not bytes, is lost.** A real network that drops packets makes TCP send them again: once
-//! it heals, what was held up arrives late, unless a side has given up. So does it here. A black hole
-//! keeps what it takes (up to a bound, then senders block) and delivers it after [`Proxy::heal`].
+//! **Network, not bytes, is lost.** A real network that drops packets makes TCP send them again:
+//! once it heals, delayed packets arrive late, unless a side has given up. So they do here. A black
+//! hole keeps its input (up to a bound, then senders block) and delivers it after [`Proxy::heal`].
 //!
-//! **What it cannot show.** The proxy's kernel completes handshakes and acknowledges bytes: a connect
-//! through a black hole or a delay succeeds at once, and keep-alive probes are answered. Timers have
+//! **Limits.** The proxy's kernel completes handshakes and acknowledges bytes: a connect through a
+//! black hole or a delay succeeds at once, and keep-alive probes are answered. Timers have
 //! millisecond steps, so a delay may be up to two milliseconds longer than asked, never shorter.
 //!
-//! A proxy runs on a thread of its own, on the real clock: it works while a test starves or pauses
+//! A proxy runs on a thread of its own, on the real clock. It works while a test starves or pauses
 //! its runtime, and needs none to be started.
 //!
-//! Nothing here waits with a bound of its own: a test puts its deadline around what it awaits.
+//! No wait here has a bound of its own: a test adds its deadline.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::{Future, IntoFuture, pending};
@@ -52,8 +52,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{self, Builder};
 use tokio::sync::{oneshot, watch};
 
-/// How much a direction of a connection keeps before its sender has to wait: memory stays bounded, and
-/// a delay of 100 ms still carries 10 MB a second.
+/// The bytes that a direction of a connection keeps before its sender has to wait. Memory stays
+/// bounded, and a delay of 100 ms still carries 10 MB a second.
 const ROOM: usize = 1 << 20;
 
 /// The cost of a queued piece besides its bytes, which bounds many tiny pieces as well.
@@ -71,13 +71,13 @@ pub enum Fault {
     /// Passes everything on at once.
     #[default]
     None,
-    /// No byte, no FIN and no RST passes in either direction. New connections are accepted, and then
-    /// silence; the server does not see them before the hole is gone.
+    /// No byte, no FIN and no RST passes in either direction. New connections are accepted, and
+    /// then silence; the server does not see them before the hole is gone.
     BlackHole,
     /// As a black hole, but in one direction only.
     Lose(Direction),
-    /// New connections are reset as soon as they are accepted; the connect itself may succeed or fail
-    /// with the reset. Live ones go on.
+    /// New connections are reset as soon as they are accepted; the connect itself may succeed or
+    /// fail with the reset. Live ones go on.
     Refuse,
     /// A long line: bytes sent at `t` arrive at `t` plus the delay, however many are under way.
     Delay {
@@ -137,8 +137,8 @@ pub enum Direction {
 
 /// A selection of requests, by bytes that clients send.
 ///
-/// Only bytes that reach the proxy after it was told to look are compared. With no bytes to look for,
-/// the next request matches.
+/// Only bytes that reach the proxy after it was told to look are compared. With no bytes to look
+/// for, the next request matches.
 #[derive(Clone, Debug)]
 pub struct Match {
     needle: Vec<u8>,
@@ -211,10 +211,11 @@ impl Stats {
     }
 }
 
-/// A proxy in front of one server, or of [several](Self::also). Dropping it closes its ports and its connections.
+/// A proxy in front of one server, or of [several](Self::also). Dropping it closes its ports and
+/// its connections.
 ///
-/// A process that is being spawned by another thread at that moment keeps them open until it executes
-/// its program, as it does for every socket that is closed or reset here.
+/// A process that another thread is spawning at that moment keeps them open until it executes its
+/// program. The same holds for every socket that is closed or reset here.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -225,8 +226,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a free port of the loopback interface and forwards to `upstream`, which need not be
-    /// there yet.
+    /// Listens on a free port of the loopback interface and forwards to `upstream`, which need not
+    /// be there yet.
     ///
     /// # Errors
     ///
@@ -310,14 +311,14 @@ impl Proxy {
     }
 
     /// Leads all addresses of this proxy to `upstream` from now on, as after a change of a DNS
-    /// entry or of a virtual IP: new connections, and not the live ones.
+    /// entry or of a virtual IP. Live connections stay where they are.
     pub fn repoint(&self, upstream: SocketAddr) {
         self.order(|state| state.moved_to = Some(upstream));
     }
 
-    /// Replaces `old` by `new` in all that servers send, as an address that clients reach under another one.
-    /// Both have the same length, so that a length in front of them stays right. An `old` that is spread over
-    /// two reads is not found.
+    /// Replaces `old` by `new` in all that servers send, as an address that clients reach under
+    /// another one. Both have the same length, so that a length in front of them stays right. An
+    /// `old` that is spread over two reads is not found.
     ///
     /// # Panics
     ///
@@ -336,8 +337,8 @@ impl Proxy {
         });
     }
 
-    /// Resets the client's connection when the server has answered a matching request: the request took
-    /// effect, and no client learns of it. Not a byte of the answer gets through.
+    /// Resets the client's connection when the server has answered a matching request: the request
+    /// took effect, and no client learns of it. Not a byte of the answer gets through.
     ///
     /// With several requests in flight on the connection, the first bytes from the server count as
     /// the answer.
@@ -356,9 +357,9 @@ impl Proxy {
         Hit(self.arm(Purpose::Forge(answer.into()), request.into()))
     }
 
-    /// Stops a matching request on its way, and what follows on its connection, until it is told to
-    /// deliver. The server may have got the beginning of the request, up to the last byte of the
-    /// match.
+    /// Stops a matching request on its way, and the later bytes on its connection, until
+    /// [`Held::deliver`]. The server may have got the beginning of the request, up to the last byte
+    /// of the match.
     pub fn hold(&self, request: impl Into<Match>) -> Held {
         Held(self.arm(Purpose::Hold, request.into()))
     }
@@ -395,8 +396,8 @@ impl Proxy {
         self.until_state(|state| !state.live.contains_key(&connection)).await;
     }
 
-    /// Ends one direction of all live connections: the receiver gets a FIN, the sender is told nothing
-    /// and what it still sends is thrown away. The other direction goes on.
+    /// Ends one direction of all live connections. The receiver gets a FIN. The sender is not
+    /// notified, and its later bytes are thrown away. The other direction goes on.
     pub fn half_close(&self, direction: Direction) {
         self.order(|state| {
             state.affected().for_each(|orders| orders.close(direction));
@@ -453,9 +454,9 @@ impl Drop for Proxy {
     }
 }
 
-/// A cut or a forgery that is going to happen; see [`Proxy::cut_after`] and [`Proxy::forge`]. Resolves
-/// when it has happened, and fails if the connection ended before the server had answered. Dropped
-/// before a match, it calls it off.
+/// A cut or a forgery that is going to happen; see [`Proxy::cut_after`] and [`Proxy::forge`].
+/// Resolves when it has happened, and fails if the connection ended before the server had answered.
+/// Dropped before a match, it calls it off.
 #[derive(Debug)]
 #[must_use = "dropped, it calls the fault off"]
 pub struct Hit(Handle);
@@ -490,8 +491,8 @@ impl IntoFuture for Hit {
     }
 }
 
-/// A request that is going to be held; see [`Proxy::hold`]. Dropped before a match, it holds nothing;
-/// dropped before the delivery, it resets the connection on both sides.
+/// A request that is going to be held; see [`Proxy::hold`]. Dropped before a match, it holds
+/// nothing; dropped before the delivery, it resets the connection on both sides.
 #[derive(Debug)]
 #[must_use = "dropped, it holds nothing"]
 pub struct Held(Handle);
@@ -522,8 +523,8 @@ impl Held {
         self.0.reached(Step::Caught).await
     }
 
-    /// Delivers the request, and what came after it, as soon as faults let it pass; also if its client
-    /// is long gone. Waits until it is written to the server's socket.
+    /// Delivers the request and the bytes after it, as soon as faults let it pass, even if its
+    /// client is long gone. Waits until it is written to the server's socket.
     ///
     /// # Errors
     ///
@@ -538,8 +539,8 @@ impl Held {
         self.0.reached(Step::Written).await
     }
 
-    /// Waits until the server has sent something after the delivery: then it has seen the request, if
-    /// no other was in flight on that connection.
+    /// Waits until the server has sent something after the delivery: then it has seen the request,
+    /// if no other was in flight on that connection.
     ///
     /// # Errors
     ///
@@ -620,7 +621,7 @@ impl Drop for Handle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Purpose {
     Cut,
-    /// With what the client gets instead of the answer.
+    /// With the forged answer.
     Forge(Vec<u8>),
     Hold,
     Count,
@@ -637,8 +638,8 @@ enum Step {
     Released,
     /// It is in the server's socket.
     Written,
-    /// The server has sent something since; for a cut: and the client is cut off; for a forgery: and the
-    /// client is going to get something else.
+    /// The server has sent something since; for a cut: and the client is cut off; for a forgery:
+    /// and the client is going to get something else.
     Answered,
 }
 
@@ -668,8 +669,8 @@ impl Trap {
         Self { id, purpose, on, fallback, progress: watch::Sender::default() }
     }
 
-    /// Goes through `bytes` with `matched` bytes of the needle seen before them. Returns the position
-    /// of the byte that completed the awaited match.
+    /// Goes through `bytes` with `matched` bytes of the needle seen before them. Returns the
+    /// position of the byte that completed the awaited match.
     fn scan(&self, matched: &mut usize, bytes: &[u8]) -> Option<usize> {
         if self.on.needle.is_empty() {
             return self.count_match().then_some(0);
@@ -847,7 +848,8 @@ fn socket_at(addr: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Listens, and forwards to `upstream` from now on. Where, if the port was left open.
+/// Opens a listener that forwards to `upstream` from now on. Returns its address, if the port was
+/// left open.
 fn open(
     runtime: &runtime::Handle,
     socket: TcpSocket,
@@ -1002,7 +1004,7 @@ struct Lane<'a> {
     matched: HashMap<u64, usize>,
     /// The sender has ended.
     ended: bool,
-    /// The receiver takes nothing any more; what still comes is thrown away.
+    /// The receiver takes no more bytes; later ones are thrown away.
     deaf: bool,
 }
 
@@ -1016,9 +1018,9 @@ enum What {
         bytes: Vec<u8>,
         sent: usize,
     },
-    /// What the server sends from now on answers the request of this trap.
+    /// The next bytes of the server answer the request of this trap.
     Answer(Arc<Trap>),
-    /// Nothing passes before this trap is released.
+    /// No byte passes before this trap is released.
     Barrier(Arc<Trap>),
     /// The bytes behind the barrier are written.
     Written(Arc<Trap>),
@@ -1034,7 +1036,7 @@ enum Front {
     Open,
     /// It is to get a FIN now.
     Closed,
-    /// It takes nothing any more.
+    /// It takes no more bytes.
     Broken,
 }
 
@@ -1153,8 +1155,8 @@ impl<'a> Lane<'a> {
             Ok(0) => self.sender_ended(What::End),
             Ok(length) => self.received(&chunk[..length])?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // A server that dies tells its clients. Of a client that dies, the server is only told that
-            // it is gone: a RST could overtake what is still to be delivered.
+            // A server that dies tells its clients. A client that dies only sends a FIN: a RST
+            // could overtake bytes that are still to be delivered.
             Err(_) => match self.direction {
                 Direction::ToServer => self.sender_ended(What::End),
                 Direction::ToClient => self.sender_ended(What::Reset),
@@ -1247,8 +1249,8 @@ impl<'a> Lane<'a> {
         self.push(Moment::now() + delay, how);
     }
 
-    /// The receiver takes nothing any more. The lane goes on reading, so that the sender is not
-    /// blocked and what it waits for in the other direction still happens.
+    /// Discards the queue, as the receiver takes no more bytes. The lane goes on reading, so that
+    /// the sender is not blocked, and the other direction still works.
     fn fall_deaf(&mut self) {
         self.deaf = true;
         self.load = 0;
@@ -1270,7 +1272,7 @@ impl What {
         }
     }
 
-    /// It will never reach the front of its queue.
+    /// Fails the traps of an item that will never reach the front of its queue.
     fn lost(self) {
         if let Self::Answer(trap) | Self::Barrier(trap) | Self::Written(trap) = self {
             trap.lost();
@@ -1314,7 +1316,7 @@ async fn writable(stream: &WriteHalf<'_>, at: Option<Moment>) {
         None => pending().await,
         Some(at) => sleep_until(at).await,
     }
-    // A broken stream counts: the write then tells what is broken.
+    // A broken stream counts: the write then reports the error.
     let _ = stream.writable().await;
 }
 /// Returns random ports below the system's range of ephemeral ports, where many connections come

@@ -1,5 +1,5 @@
-//! The documents agree with the code: the laws in LAWS.md, the capability table in docs/backends.md.
-//! With `BLESS=1` the generated parts are written instead of compared.
+//! The documents agree with the code: the laws in LAWS.md, the capability table in
+//! docs/backends.md. With `BLESS=1` the generated parts are written instead of compared.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use lock_conformance::{Law, Level, laws, sabotage};
 use lock_core::{Backend, Capabilities, Locker, Memory, Support, Takeover};
 use test_servers::{Memcached, MemcachedOptions, Redis, RedisOptions, ZooKeeper, ZooKeeperOptions};
 
-/// Replaces what stands between the two marks of `part` in `file`, or demands that it stands there.
+/// Replaces the text between the two marks of `part` in `file`, or compares it.
 fn generated(file: &str, part: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     let document = std::fs::read_to_string(&path).expect("the document is there");
@@ -90,14 +90,14 @@ fn backends_and_comparison_hold_the_capabilities() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut columns = runtime.block_on(declared());
     generated("docs/comparison.md", "capabilities", &table(&columns));
-    // A quorum is what its members are, and is told of where it is explained.
+    // A quorum declares the capabilities of its members, and its own chapter explains it.
     columns.retain(|caps| caps.backend != "quorum");
     generated("docs/backends.md", "capabilities", &table(&columns));
 }
 
-/// What each backend declares, on real servers.
+/// Returns the declarations of each backend, on real servers.
 async fn declared() -> Vec<Capabilities> {
-    // Not on tmpfs, which outlasts no restart.
+    // Not on tmpfs, which survives no restart.
     let file = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let servers = [(); 3].map(|()| Redis::start(RedisOptions::new()));
     let redis = lock_redis::Redis::connect(&*servers[0].url()).await.unwrap();
@@ -121,7 +121,7 @@ async fn declared() -> Vec<Capabilities> {
     ]
 }
 
-/// A column for each of them.
+/// Returns a table with a column for each of them.
 fn table(columns: &[Capabilities]) -> String {
     let row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {
         let cells: Vec<String> = columns.iter().map(cell).collect();
@@ -164,7 +164,7 @@ fn table(columns: &[Capabilities]) -> String {
     text
 }
 
-/// The leases that a locker accepts whose builder was told nothing else.
+/// Returns the leases that a locker with default settings accepts.
 fn default_ttl_range(caps: &Capabilities) -> RangeInclusive<Duration> {
     let usual = Locker::new(Memory::new()).ttl_range();
     caps.ttl_min..=caps.ttl_max.min(*usual.end())
@@ -178,7 +178,7 @@ fn span(range: &RangeInclusive<Duration>) -> String {
     }
 }
 
-/// The README's program is an example, line for line, so it compiles.
+/// Checks that the README's program is an example, line for line, so that it compiles.
 #[test]
 fn readme_shows_the_example() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");

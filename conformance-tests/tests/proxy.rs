@@ -13,14 +13,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-/// Longer than anything here takes on a busy machine.
+/// The bound on all waits, for a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
 async fn within<F: IntoFuture>(what: F) -> F::Output {
     tokio::time::timeout(BOUND, what).await.expect("it happens before the deadline")
 }
 
-/// Answers each line with `re:` and the line, and remembers what it has got.
+/// A server that answers each line with `re:` and the line, and remembers its input.
 struct LineServer {
     addr: SocketAddr,
     log: Arc<watch::Sender<Vec<String>>>,
@@ -45,7 +45,7 @@ impl LineServer {
         self.log.borrow().clone()
     }
 
-    /// Waits until it has got exactly this, in this order.
+    /// Waits until its input is exactly this, in this order.
     async fn gets(&self, expected: &[&str]) {
         let mut log = self.log.subscribe();
         let got = tokio::time::timeout(BOUND, log.wait_for(|log| log == expected)).await;
@@ -62,7 +62,7 @@ async fn answer_lines(stream: TcpStream, log: Arc<watch::Sender<Vec<String>>>) {
             Err(_) => "RST",
             Ok(_) => {
                 log.send_modify(|log| log.push(line.trim_end().into()));
-                // It fails if the client is gone: the next read tells.
+                // It fails if the client is gone, which the next read reports.
                 let _ = stream.write_all(format!("re:{line}").as_bytes()).await;
                 continue;
             }
@@ -83,7 +83,7 @@ impl Client {
         Self::on(within(TcpStream::connect(addr)).await.unwrap())
     }
 
-    /// A client at an address of its own.
+    /// Connects from this address.
     async fn connect_from(client: Ipv4Addr, proxy: &Proxy) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((client, 0).into()).unwrap();
@@ -110,7 +110,7 @@ impl Client {
         self.line().await.unwrap()
     }
 
-    /// Neither a byte nor a FIN nor a RST has arrived.
+    /// Returns true if neither a byte nor a FIN nor a RST has arrived.
     fn hears_nothing(&self) -> bool {
         let read = self.0.get_ref().try_read(&mut [0]);
         self.0.buffer().is_empty() && read.is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
@@ -126,7 +126,8 @@ impl Client {
     }
 }
 
-/// The RST may come before the client has looked at its connection for the first time, or after it.
+/// Checks a reset at once. The RST may come before the client has checked its connection for the
+/// first time, or after it.
 async fn is_reset_at_once(proxy: &Proxy) {
     match within(TcpStream::connect(proxy.addr())).await {
         Ok(stream) => Client(BufReader::new(stream)).is_reset().await,
@@ -294,7 +295,7 @@ async fn a_cut_that_is_called_off_does_not_happen() {
 }
 
 #[tokio::test]
-async fn who_calls_a_fault_off_knows_whether_it_was_too_late() {
+async fn calling_off_a_fault_reports_whether_it_was_too_late() {
     let (_server, proxy) = line_server().await;
     let (early, held) = (proxy.cut_after("needle"), proxy.hold("needle"));
     assert!(early.call_off() && held.call_off(), "nothing has matched");
@@ -372,7 +373,7 @@ async fn a_black_hole_swallows_both_directions_without_fin_or_rst() {
     let _last = Client::connect(&proxy).await;
     within(proxy.until(|stats| stats.connections == 4)).await;
     assert!(client.hears_nothing() && late.hears_nothing());
-    // The server accepts in order: it sees this one and nobody before it.
+    // The server accepts in order: this connection is the first one that it sees.
     let mut direct = Client::connect_to(server.addr).await;
     direct.ask("direct").await;
     server.gets(&["connected", "before", "connected", "bye", "connected", "direct"]).await;
@@ -416,7 +417,7 @@ async fn a_black_hole_can_be_for_one_connection() {
 }
 
 #[tokio::test]
-async fn who_is_spared_feels_no_fault_and_others_do() {
+async fn spared_clients_feel_no_fault_and_others_do() {
     let (server, proxy) = line_server().await;
     let spared = Ipv4Addr::new(127, 0, 0, 77);
     // One that is there already, and one that comes later.
@@ -512,7 +513,7 @@ async fn a_reset_can_be_for_one_connection_and_works_in_a_black_hole() {
 
 #[tokio::test]
 async fn without_a_server_clients_are_reset() {
-    // Ours, so that nobody else listens on it either.
+    // Reserved by this test, so that no other server listens on it.
     let nobody = TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = Proxy::start(nobody.local_addr().unwrap()).unwrap();
@@ -540,7 +541,7 @@ async fn a_held_request_arrives_after_its_client_has_gone() {
 }
 
 #[tokio::test]
-async fn what_follows_a_held_request_waits_behind_it() {
+async fn bytes_after_a_held_request_wait_behind_it() {
     let (server, proxy) = line_server().await;
     let mut held = proxy.hold("two");
     let mut client = Client::connect(&proxy).await;
@@ -583,7 +584,7 @@ async fn a_delivery_to_a_dead_connection_fails() {
 }
 
 #[tokio::test]
-async fn a_held_request_that_nobody_wants_takes_its_connection_along() {
+async fn an_abandoned_held_request_takes_its_connection_along() {
     let (server, proxy) = line_server().await;
     let mut held = proxy.hold("one");
     let mut client = Client::connect(&proxy).await;
@@ -776,7 +777,8 @@ async fn dropping_the_proxy_ends_everything() {
     within(log.wait_for(|log| log.len() == 3)).await.unwrap();
 }
 
-/// A harness is made before there is a runtime, and a test may starve its own.
+/// Checks that a proxy works without a runtime: a harness is made before there is one, and a test
+/// may starve its own.
 #[test]
 fn needs_no_runtime() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

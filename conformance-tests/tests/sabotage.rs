@@ -1,5 +1,5 @@
-//! Every saboteur is caught by the laws that it breaks, by name. Those of chapters 12 and 13 are caught
-//! where there is a network to break: see the tests of `lock-redis`.
+//! Every saboteur is caught by the laws that it breaks, by name. Those of chapters 12 and 13 are
+//! caught where there is a network to break: see the tests of `lock-redis`.
 
 use std::process::ExitCode;
 use std::sync::Arc;

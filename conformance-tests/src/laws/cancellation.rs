@@ -17,7 +17,7 @@ use crate::helpers::name;
 /// More polls than any operation in these checks needs.
 const MOST_POLLS: usize = 40;
 
-/// Every answer takes a moment, so that there is an await to drop at.
+/// Delays every answer by a moment, so that there is an await to drop at.
 fn slow(_: &Call<'_>) -> Injection {
     Injection::DelayReply(Duration::from_millis(1))
 }

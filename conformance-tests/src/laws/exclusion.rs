@@ -32,7 +32,7 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
     let client = ctx.client().await;
     let mut claim = ctx.claim(&name("n"), false);
     let first = ctx.win(&*client, &mut claim).await?;
-    // As a client asks that never saw the first answer: without what came with it.
+    // Without the ticket, as of a client that never saw the first answer.
     let mut again = claim.clone();
     again.ticket = None;
     for asked in [&claim, &again] {
@@ -95,7 +95,7 @@ pub(super) async fn the_lease_counts_from_before_the_request(ctx: Arc<Ctx>) -> V
     a_push_counts_from_before_it_was_sent(&ctx).await
 }
 
-/// A grant that comes with a signal is as old as the release that it came from.
+/// Checks that a pushed grant is as old as the release that it came from.
 async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
     // Less than any claim lease, so that the whole ttl is handed over.
     let ttl = ctx.ttl().min(Duration::from_secs(2)).max(ctx.caps.ttl_min);
@@ -129,7 +129,7 @@ async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
     Ok(())
 }
 
-/// The absence of leases: kernel locks last as long as their process.
+/// Checks the absence of leases: kernel locks last as long as their process.
 pub(super) async fn there_are_no_leases(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut claim = ctx.claim(&name("n"), false);

@@ -27,7 +27,7 @@ pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
         client.release(&claim, ReleaseMode::now()).await?;
     }
     if ctx.has_leases() {
-        // Twice a lease that nobody ends.
+        // Twice a lease that ends by its expiry only.
         for client in &clients {
             let locks = lock_core::Locker::builder_from(Arc::clone(client)).build();
             let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
@@ -48,7 +48,7 @@ pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
     tokens_of_waiters_grow(&ctx).await
 }
 
-/// However they are served: by an attempt of their own, or by a grant that is pushed.
+/// Checks both ways to serve a waiter: an attempt of its own, and a grant that is pushed.
 async fn tokens_of_waiters_grow(ctx: &Ctx) -> Verdict {
     let locks = [ctx.locker().await, ctx.locker().await];
     let mut guard = locks[0].lock("waited for")?.ttl(ctx.ttl()).acquire().await?;

@@ -95,7 +95,8 @@ pub(super) async fn the_declared_leases_work(ctx: Arc<Ctx>) -> Verdict {
         let refused = locks.lock("n")?.ttl(ttl).acquire().await.map(drop).map_err(|e| e.kind());
         ensure!(refused == Err(ErrorKind::Invalid), "a ttl of {ttl:?} ended as {refused:?}");
     }
-    // The longest: still there after a while. The shortest: gone after a while, where there are leases.
+    // The longest: still there after a while. The shortest: gone after a while, where there are
+    // leases.
     let lock = locks.lock("long")?.ttl(max).renewal(RenewalPolicy::off());
     let long = lock.acquire().await?;
     sleep(ctx.ttl() * 2).await;

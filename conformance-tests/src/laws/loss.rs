@@ -127,8 +127,8 @@ pub(super) async fn a_holder_learns_of_its_loss_within_the_margin(ctx: Arc<Ctx>)
     ends.and(limited)
 }
 
-/// A busy machine may poll later than within the margin. Such a trial does not tell the order, and is
-/// repeated.
+/// Checks the order of loss and notification. A busy machine may poll later than within the margin.
+/// Such a trial does not show the order, and is repeated.
 async fn learns_first(ctx: &Ctx, lock: &str, renewal: RenewalPolicy, why: Loss) -> Verdict {
     const TRIALS: usize = 10;
 

@@ -1,7 +1,7 @@
 //! Chapter 12: on a network that cuts, delays and swallows.
 //!
-//! The holders and waiters under check are distant: the proxy is between them and the server. Strangers
-//! reach the server past it, and tell what stands there.
+//! The proxy is between the server and the holders and waiters under check. Other clients bypass
+//! it, and show the state of the server.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -352,12 +352,12 @@ pub(super) async fn an_undelivered_release_is_finished_later(ctx: Arc<Ctx>) -> V
     ctx.network().set(Fault::BlackHole);
     drop(dropped);
     let ended = released.release().await;
-    let Err(error) = &ended else { violated!("a release that nobody heard ended as {ended:?}") };
+    let Err(error) = &ended else { violated!("an unanswered release ended as {ended:?}") };
     ensure!(
         error.is_retryable(),
-        "a release that nobody heard ended as {error:?}, as if it had been answered"
+        "an unanswered release ended as {error:?}, as if it had been answered"
     );
-    // Not even late: only what is asked anew can free the locks.
+    // Not even late: only new requests can free the locks.
     ctx.network().reset_connections().await;
     ctx.network().heal();
     is_free_soon(&ctx, "released", "the release that could not get through").await?;
@@ -366,7 +366,7 @@ pub(super) async fn an_undelivered_release_is_finished_later(ctx: Arc<Ctx>) -> V
 
 type Waiting = tokio::task::JoinHandle<Result<LockGuard, Error>>;
 
-/// A task of `locks` that waits for a lock which is held, and has asked for it.
+/// Starts a task of `locks` that waits for a held lock, and has requested it.
 async fn waiting(ctx: &Ctx, locks: &Locker, lock: &str) -> Result<Waiting, Violation> {
     let asked = ctx.network().count(Match::on(lock));
     let (mut asked, wanted) = (asked, locks.lock(lock)?.ttl(LONG));
@@ -378,7 +378,7 @@ async fn waiting(ctx: &Ctx, locks: &Locker, lock: &str) -> Result<Waiting, Viola
     Ok(waiting)
 }
 
-/// The guard of a waiter whose lock is free now.
+/// Returns the guard of a waiter whose lock is free now.
 async fn served(ctx: &Ctx, waiting: Waiting, how: &str) -> Result<LockGuard, Violation> {
     let bound = ctx.timeout() * 2 + ctx.slack();
     match within(bound, waiting).await {
@@ -483,7 +483,7 @@ pub(super) async fn a_lock_outlives_the_runtimes_of_its_callers(ctx: Arc<Ctx>) -
     Ok(())
 }
 
-/// A runtime of a caller's.
+/// Returns a runtime of a caller.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime can be made")
 }

@@ -13,8 +13,9 @@ use crate::helpers::name;
 
 pub(super) async fn a_lost_reply_locks_no_client_out(ctx: Arc<Ctx>) -> Verdict {
     for _ in 0..3 {
-        // The first attempt is applied, its reply lost: an error, and nothing is left of it. A locker of its
-        // own each time: behind a release that is still under way, it would wait for its turn.
+        // The first attempt is applied, its reply lost: an error, and nothing is left of it. A
+        // locker of its own each time: behind a release that is still under way, it would wait for
+        // its turn.
         let locks = ctx
             .with_faults(|call| match call.verb {
                 Verb::TryAcquire => Injection::LoseReply,
@@ -36,8 +37,8 @@ pub(super) async fn a_lost_reply_locks_no_client_out(ctx: Arc<Ctx>) -> Verdict {
         );
     }
 
-    // A waiter whose winning attempt loses its reply asks again and finds the lock its own. No signal
-    // is there to hand it the lock first.
+    // A waiter whose winning attempt loses its reply asks again and finds the lock its own. No
+    // signal is there to hand it the lock first.
     let (attempts, lost_at) = (AtomicU32::new(0), Arc::new(OnceLock::new()));
     let noted = Arc::clone(&lost_at);
     let locks = ctx

@@ -74,7 +74,7 @@ pub(super) async fn a_killed_server_is_waited_for(ctx: Arc<Ctx>) -> Verdict {
     sleep(Duration::from_millis(300)).await;
     ctx.server().kill();
     told_in_time(&ctx, &held).await?;
-    // Tokens that are durable are so on a server that keeps what it has acknowledged.
+    // Durable tokens need a server that keeps its acknowledged writes.
     let is_durable = ctx.caps.fencing == Fencing::Durable;
     ctx.server().restart(if is_durable { KeepData::Yes } else { KeepData::No });
 
@@ -129,7 +129,8 @@ pub(super) async fn older_data_cost_one_lease_in_all(ctx: Arc<Ctx>) -> Verdict {
     let connected_by = Moment::now() + ctx.timeout() * 10;
     let granted = loop {
         let granted = tokio::time::timeout(bound + ctx.slack(), next.acquire()).await;
-        // The time counts from the first write that the server accepts: it may need its replicas for that.
+        // The time counts from the first write that the server accepts: it may need its replicas
+        // for that.
         let is_refused = matches!(&granted, Ok(Err(error)) if error.is_retryable());
         if !is_refused || connected_by.has_passed() {
             break granted;

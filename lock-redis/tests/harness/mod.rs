@@ -182,7 +182,7 @@ impl BySentinel {
     /// It has servers of its own, and nobody replaces the primary: what becomes of locks then is another matter.
     fn alone(options_of_url: &str) -> Self {
         let group = group();
-        group.replace_nobody();
+        group.disable_failover();
         Self { is_alone: true, ..Self::with(Arc::new(group), options_of_url) }
     }
 

@@ -225,7 +225,7 @@ async fn what_was_acknowledged_survives_its_primary() {
 async fn what_was_acknowledged_is_lost_with_a_primary_that_restarts_empty_and_that_is_told_and_fenced()
  {
     let group = group().await;
-    group.replace_nobody();
+    group.disable_failover();
     let (locks, other) = (connect(&group).await, connect(&group).await);
     let guard = Locker::new(locks).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
     let gate = FenceGate::new(());

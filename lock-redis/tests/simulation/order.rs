@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lock_simulation::Stage;
+use lock_simulation::Workload;
 
 use super::keyspace::{Bytes, Keyspace, Note};
 
@@ -15,11 +15,11 @@ struct Line {
 }
 
 /// Returns violations of the order, and scripts that failed.
-pub(crate) fn violations(stage: &Stage, keys: &Keyspace) -> Vec<String> {
+pub(crate) fn violations(workload: &Workload, keys: &Keyspace) -> Vec<String> {
     let mut found = keys.failures.clone();
     let mut lines: BTreeMap<Bytes, Line> = BTreeMap::new();
     let queue_of = |lock: &[u8]| {
-        let is_lock = stage.locks.iter().any(|name| name.as_bytes() == lock);
+        let is_lock = workload.locks.iter().any(|name| name.as_bytes() == lock);
         is_lock.then(|| [b"{", lock, b"}%queue"].concat())
     };
     for note in &keys.notes {

@@ -11,7 +11,7 @@ use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::{Backend, LockName};
 use lock_history::{Assumption, FaultNote, Recorder, Trouble};
 use lock_redis::{Config, Redis};
-use lock_simulation::{Scene, Site, Stage};
+use lock_simulation::{Site, SitePlan, Workload};
 use tokio::sync::OnceCell;
 
 use super::keyspace::Bytes;
@@ -31,7 +31,7 @@ pub(crate) struct OnStandIn {
 #[derive(Default)]
 struct Drawn {
     rng: Rng,
-    stage: Option<Stage>,
+    workload: Option<Workload>,
     /// What happens, and every how many leases it does.
     hazards: Vec<(Hazard, u32)>,
     slow: Duration,
@@ -161,11 +161,11 @@ impl OnStandIn {
     }
 
     async fn happen(&self, recorder: &Recorder, hazard: Hazard, mut rng: Rng) {
-        let stage = self.drawn().stage.clone().expect("the run has begun");
-        let process = rng.usize(..stage.processes);
-        let lock = &stage.locks[rng.usize(..stage.locks.len())];
-        let mut while_it_lasts = stage.ttl * rng.u32(1..100) / 40;
-        let slow = stage.ttl / rng.u32(2..20);
+        let workload = self.drawn().workload.clone().expect("the run has begun");
+        let process = rng.usize(..workload.processes);
+        let lock = &workload.locks[rng.usize(..workload.locks.len())];
+        let mut while_it_lasts = workload.ttl * rng.u32(1..100) / 40;
+        let slow = workload.ttl / rng.u32(2..20);
         self.note(hazard.name());
         if hazard == Hazard::ForeignHold {
             // That is no fault.
@@ -212,7 +212,7 @@ impl OnStandIn {
             }
             Hazard::ForeignHold => unreachable!("it has returned"),
             Hazard::ClockStep => {
-                let by = i64::try_from(stage.ttl.as_micros()).expect("a short lease");
+                let by = i64::try_from(workload.ttl.as_micros()).expect("a short lease");
                 let by = rng.i64(-by * 2..by * 2);
                 world.step_clock(by);
                 while_it_lasts = Duration::from_micros(by.unsigned_abs());
@@ -235,7 +235,7 @@ impl OnStandIn {
         }
         if hazard.breaks().is_some() {
             // A holder believes in its lock until its next renewal, or its deadline.
-            sleep(stage.ttl * 2).await;
+            sleep(workload.ttl * 2).await;
         }
         fault.heal();
     }
@@ -345,7 +345,7 @@ impl Harness for OnStandIn {
 
 #[async_trait]
 impl Site for OnStandIn {
-    fn begin(&self, mut rng: Rng, stage: &Stage) -> Scene {
+    fn begin(&self, mut rng: Rng, workload: &Workload) -> SitePlan {
         let mut hazards = Vec::new();
         // One run in five is calm, but for processes that are stopped.
         if rng.u8(..5) > 0 {
@@ -355,7 +355,7 @@ impl Site for OnStandIn {
                 }
             }
             // In a third of the runs. The lease decides, so that nothing else is drawn otherwise.
-            if stage.ttl.as_millis().is_multiple_of(3) {
+            if workload.ttl.as_millis().is_multiple_of(3) {
                 hazards.push((Hazard::StaleQueue, 5));
             }
         }
@@ -363,7 +363,7 @@ impl Site for OnStandIn {
             hazards = self.always.iter().map(|hazard| (*hazard, 2)).collect();
         }
         let slow = Duration::from_micros([0, 500, 3000, 20_000][rng.usize(..4)]);
-        let slow = slow.min(stage.ttl / 50);
+        let slow = slow.min(workload.ttl / 50);
         if rng.bool() {
             self.world.let_clock_drift(rng.u64(..=100));
         }
@@ -372,15 +372,15 @@ impl Site for OnStandIn {
         let what = format!("{hazards:?}, messages take up to {slow:?}");
         let breaks = hazards.iter().filter_map(|(hazard, _)| hazard.breaks()).collect();
         let mut drawn = self.drawn();
-        (drawn.hazards, drawn.slow, drawn.stage) = (hazards, slow, Some(stage.clone()));
+        (drawn.hazards, drawn.slow, drawn.workload) = (hazards, slow, Some(workload.clone()));
         drawn.rng = rng;
-        Scene {
+        SitePlan {
             rounds: 20..=80,
             what,
             is_calm,
             slow: slow * 8,
             // One claim lease for each process: it is passed over then.
-            silence: stage.ttl.min(Duration::from_secs(3)) * stage.processes as u32,
+            silence: workload.ttl.min(Duration::from_secs(3)) * workload.processes as u32,
             drain: Duration::from_secs(10),
             kills,
             passes_over: true,
@@ -404,7 +404,7 @@ impl Site for OnStandIn {
             let hazards = drawn.hazards.clone();
             let hazards: Vec<_> =
                 hazards.into_iter().map(|(what, every)| (what, every, drawn.rng.fork())).collect();
-            (hazards, drawn.stage.as_ref().expect("the run has begun").ttl)
+            (hazards, drawn.workload.as_ref().expect("the run has begun").ttl)
         };
         let lanes = hazards.into_iter().map(async |(hazard, every, mut rng)| {
             loop {
@@ -424,12 +424,12 @@ impl Site for OnStandIn {
     }
 
     fn left(&self) -> Vec<String> {
-        let stage = self.drawn().stage.clone().expect("the run has begun");
+        let workload = self.drawn().workload.clone().expect("the run has begun");
         self.world.look(|keys| {
             let names =
                 keys.names().into_iter().map(|name| String::from_utf8_lossy(&name).into_owned());
             let mut left: Vec<_> = names.filter(|name| !name.ends_with("%token")).collect();
-            left.extend(order::violations(&stage, keys));
+            left.extend(order::violations(&workload, keys));
             left
         })
     }

@@ -1,23 +1,29 @@
-//! K1 and deadlines, and whether each holder was told of its loss: what the library said to the application.
+//! K1, deadlines, and loss notifications: the statements of the library to the application.
 
-use super::holds::{Hold, gave_up, is_fenced};
+use super::holds::{Hold, earliest_give_up, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Header, Renewals, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Call, Grant, History, LockLine};
+use super::timeline::{Grant, History, LockHistory, Operation, Time};
 
 struct Claim {
-    /// It may have been granted from here on. What it was told of that can have come much later.
-    begun: At,
-    from: At,
-    until: At,
-    /// `None` if that is not recorded.
+    /// The earliest time of the grant. The client's notification can be much later.
+    begun: Time,
+    from: Time,
+    until: Time,
+    /// `None` if it is not recorded.
     grant: Option<usize>,
 }
 
-/// K1: claims never overlap.
-pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
-    let mut begun: Vec<At> = lock.grants.iter().map(|given| lock.acquire_of(given).asked).collect();
+/// Checks K1: claims never overlap.
+pub(super) fn exclusion(
+    history: &History,
+    lock: &LockHistory,
+    order: &[Hold],
+    report: &mut Report,
+) {
+    let mut begun: Vec<Time> =
+        lock.grants.iter().map(|given| lock.acquire_of(given).asked).collect();
     order.iter().for_each(|hold| begun[hold.grant] = hold.from);
     let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
         begun: begun[grant],
@@ -25,11 +31,11 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
         until: claim_end(history, lock, given),
         grant: Some(grant),
     });
-    // It may have ended at any time of the moment in which that was noted.
+    // It may have ended at any time of the moment in which its end was recorded.
     let foreign = history.foreign(&lock.name).map(|window| Claim {
         begun: window.from,
         from: window.from,
-        until: At::first(window.until.t),
+        until: Time::first(window.until.t),
         grant: None,
     });
     let claims = claims.chain(foreign);
@@ -39,7 +45,8 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
     for claim in &claims {
         under_way.retain(|earlier| claim.from < earlier.until);
         for earlier in &under_way {
-            // Only who had the lock when it was broken may have a second one beside it.
+            // Only a holder of that moment may have a second one beside it after a broken
+            // assumption.
             let begun = first_begun(history, lock, earlier, claim);
             if history.exposed(&lock.name, begun, claim.from).next().is_some() {
                 report.excused_overlaps += 1;
@@ -53,17 +60,18 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
     }
 }
 
-/// K1: no deadline lies farther away than a lease, and none goes back, unless the session may get shorter.
-pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report) {
+/// Checks K1: no deadline is farther away than a lease, and none moves back, unless the session may
+/// get shorter.
+pub(super) fn deadlines(history: &History, lock: &LockHistory, report: &mut Report) {
     let Header { margin, moves_back, .. } = history.header;
     for grant in &lock.grants {
         let lease = history.lease(lock.acquire_of(grant));
         let mut latest = 0;
         for &(at, until, line) in &grant.deadlines {
-            let farthest = lease.map_or(At::NEVER, |lease| at.plus(lease + margin)).t;
+            let farthest = lease.map_or(Time::NEVER, |lease| at.plus(lease + margin)).t;
             // The recorder's clock need not run exactly as that of the guard.
-            let goes_back = !moves_back && At::first(until).plus(margin).t < latest;
-            // A server whose clock is set back keeps a lock for longer, and says so.
+            let goes_back = !moves_back && Time::first(until).plus(margin).t < latest;
+            // A server whose clock is set back keeps a lock for longer, and reports that.
             let begun = lock.acquire_of(grant).invoke;
             let too_far =
                 until > farthest && !history.breaks(Assumption::A1, &lock.name, begun, at);
@@ -84,8 +92,8 @@ pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report)
     }
 }
 
-/// When that of the two can have been granted that was granted first.
-fn first_begun(history: &History, lock: &LockLine, a: &Claim, b: &Claim) -> At {
+/// Returns the earliest possible grant of the earlier of the two claims.
+fn first_begun(history: &History, lock: &LockHistory, a: &Claim, b: &Claim) -> Time {
     let both = a.grant.zip(b.grant).map(|(a, b)| [lock.acquire(a), lock.acquire(b)]);
     match both.filter(|[one, other]| !may_go_back(history, lock, one, other)) {
         Some([one, other]) if is_fenced(history, lock) => {
@@ -96,7 +104,7 @@ fn first_begun(history: &History, lock: &LockLine, a: &Claim, b: &Claim) -> At {
     }
 }
 
-fn overlap(history: &History, lock: &LockLine, a: &Claim, b: &Claim, report: &mut Report) {
+fn overlap(history: &History, lock: &LockHistory, a: &Claim, b: &Claim, report: &mut Report) {
     let calls = [a, b].map(|claim| claim.grant.map(|grant| lock.acquire(grant)));
     let lines = calls.map(|call| call.map_or(0, |call| call.lines[1]));
     report.violation(Rule::K1, &lock.name, &lines, || {
@@ -111,9 +119,9 @@ fn overlap(history: &History, lock: &LockLine, a: &Claim, b: &Claim, report: &mu
     });
 }
 
-/// What the application may rely on ends here at the latest.
-fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
-    let mut end = grant.valid_until.map_or(At::NEVER, At::first);
+/// Returns the latest end of the application's claim.
+fn claim_end(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
+    let mut end = grant.valid_until.map_or(Time::NEVER, Time::first);
     if let Some(release) = lock.first_release(grant) {
         end = end.min(release.invoke);
     }
@@ -122,19 +130,21 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
     }
     match &grant.lost {
         Some((at, Why::Expired | Why::NotHeld, _)) => end = end.min(*at),
-        // Core gave up early and has let go; the holder heard of it a little later.
-        Some((at, _, _)) => end = end.min(gave_up(history, lock, grant, *at)),
+        // Core gave up early and has released the lock; the holder was notified a little later.
+        Some((at, _, _)) => end = end.min(earliest_give_up(history, lock, grant, *at)),
         None => {
-            let told = lock.told_gone(grant).map(|call| gave_up(history, lock, grant, call.ret));
-            end = end.min(told.unwrap_or(At::NEVER));
+            let told = lock
+                .first_not_held(grant)
+                .map(|call| earliest_give_up(history, lock, grant, call.ret));
+            end = end.min(told.unwrap_or(Time::NEVER));
         }
     }
     end
 }
 
-/// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again, unless it
-/// has been stopped anew by then.
-fn runs(history: &History, lock: &str, process: u32, from: At) -> At {
+/// Returns when `process` can be notified of an event at `from`. A stopped process is notified when
+/// it runs again, unless it has been stopped anew by then.
+fn runs(history: &History, lock: &str, process: u32, from: Time) -> Time {
     let mut runs = from;
     loop {
         let stopped = history.stopped(lock, process, from, runs.plus(history.header.told_within));
@@ -145,9 +155,10 @@ fn runs(history: &History, lock: &str, process: u32, from: At) -> At {
     }
 }
 
-/// When it has to be told at the latest of what ended at `ended`. Whatever is wrong with its server, a holder counts its
-/// lease by itself; where there is none, it hears of its loss when it can ask again.
-fn told_by(history: &History, lock: &str, acquire: &Call, ended: At) -> At {
+/// Returns the latest time for the notification of a loss at `ended`. A holder with a lease counts
+/// it by itself, independently of its server. Without a lease, it is notified when it can ask
+/// again.
+fn told_by(history: &History, lock: &str, acquire: &Operation, ended: Time) -> Time {
     let process = acquire.process;
     let within = history.header.told_within;
     let latest = runs(history, lock, process, ended).plus(within);
@@ -161,19 +172,20 @@ fn told_by(history: &History, lock: &str, acquire: &Call, ended: At) -> At {
     latest.max(runs(history, lock, process, counts).plus(within))
 }
 
-/// Every holder whose lease has certainly ended must have been told, or have let go, soon after.
-pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
-    // From the end: when the next certain holder got it.
+/// Checks that every holder whose lease has certainly ended was notified, or has released the lock,
+/// soon after.
+pub(super) fn told(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
+    // From the end: the time at which the next certain holder got the lock.
     let mut next: Option<&Hold> = None;
     for hold in order.iter().rev() {
         let grant = &lock.grants[hold.grant];
         let taken = next.map(|next| lock.acquire(next.grant));
-        // Where fences may have gone back, a higher one may be of who had it before.
+        // Where tokens may have gone back, a higher one may belong to an earlier holder.
         let taken =
             taken.filter(|taken| !may_go_back(history, lock, lock.acquire(hold.grant), taken));
         next = Some(hold);
         let exact = history.header.renewals == Renewals::Recorded;
-        let lapsed = grant.valid_until.filter(|_| exact).map(At::first);
+        let lapsed = grant.valid_until.filter(|_| exact).map(Time::first);
         let Some(ended) = lapsed.into_iter().chain(taken.map(|taken| taken.ret)).min() else {
             continue;
         };
@@ -182,11 +194,11 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         let latest = told_by(history, &lock.name, acquire, ended);
         let known = [
             lock.first_release(grant).map(|release| release.invoke),
-            lock.told_gone(grant).map(|call| call.ret),
+            lock.first_not_held(grant).map(|call| call.ret),
             grant.lost.as_ref().map(|(at, _, _)| *at),
             history.killed(acquire.process),
         ];
-        let known = known.into_iter().flatten().min().unwrap_or(At::NEVER);
+        let known = known.into_iter().flatten().min().unwrap_or(Time::NEVER);
         if known <= latest || history.end <= latest {
             continue;
         }
@@ -194,7 +206,7 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         let lines = [acquire.lines[1], lost, taken.map_or(0, |taken| taken.lines[1])];
         report.violation(Rule::Told, &lock.name, &lines, || {
             let how = match known {
-                At::NEVER => "was never told".to_owned(),
+                Time::NEVER => "was never told".to_owned(),
                 late => format!("was told {:?} later", late.since(ended)),
             };
             let name = history.name_of(acquire);

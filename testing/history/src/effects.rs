@@ -1,21 +1,21 @@
-//! K3: what the guarded resource let pass. Its counter is recorded under the name of its lock; one that
-//! checks no fence, under a name of its own.
+//! K3: the effects on the guarded resource. Its counter is recorded under the name of its lock; a
+//! resource that checks no token has a name of its own.
 
 use std::collections::HashSet;
 
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Call, History, LockLine, Outcome};
+use super::timeline::{History, LockHistory, Operation, Outcome};
 
-/// A resource that checks fences lets none pass after a higher one, refuses none without a reason, and
-/// counts what it let pass. One that does not check: its lost updates are counted.
-pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
-    let writes: Vec<&Call> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
+/// Checks a resource. One that checks tokens accepts none after a higher one, refuses none without
+/// a reason, and counts the accepted writes. Of one that does not, lost updates are counted.
+pub(super) fn effects(history: &History, lock: &LockHistory, report: &mut Report) {
+    let writes: Vec<&Operation> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
     if writes.is_empty() {
         return;
     }
-    let ok = |call: &&Call| call.outcome == Outcome::Ok;
-    let mut passed: Vec<&Call> = writes.iter().copied().filter(ok).collect();
+    let ok = |call: &&Operation| call.outcome == Outcome::Ok;
+    let mut passed: Vec<&Operation> = writes.iter().copied().filter(ok).collect();
     if writes.iter().all(|call| call.fence.is_none()) {
         let mut values: Vec<u64> = passed.iter().filter_map(|call| call.value).collect();
         let counted = values.len();
@@ -25,32 +25,32 @@ pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
         return;
     }
     let shown =
-        |call: &&Call| call.op == Op::Write || (call.op == Op::Read && call.fence.is_some());
-    let shown: Vec<&Call> = lock.calls.iter().filter(shown).collect();
-    let page = Page { history, lock, writes: &writes, shown: &shown };
+        |call: &&Operation| call.op == Op::Write || (call.op == Op::Read && call.fence.is_some());
+    let shown: Vec<&Operation> = lock.calls.iter().filter(shown).collect();
+    let page = ResourceEffects { history, lock, writes: &writes, shown: &shown };
     page.in_time(shown.iter().copied().filter(ok).collect(), report);
     page.in_value(&mut passed, report);
     page.refusals(report);
-    page.strangers(report);
+    page.unknown_tokens(report);
     page.counts(&passed, report);
 }
 
-struct Page<'a> {
+struct ResourceEffects<'a> {
     history: &'a History,
-    lock: &'a LockLine,
-    writes: &'a [&'a Call],
-    /// All that show a fence: writes, and reads that do.
-    shown: &'a [&'a Call],
+    lock: &'a LockHistory,
+    writes: &'a [&'a Operation],
+    /// All operations that present a token: writes, and some reads.
+    shown: &'a [&'a Operation],
 }
 
-impl Page<'_> {
-    /// What passed after a higher fence had passed.
-    fn in_time(&self, mut passed: Vec<&Call>, report: &mut Report) {
+impl ResourceEffects<'_> {
+    /// Checks that no token was accepted after a higher one.
+    fn in_time(&self, mut passed: Vec<&Operation>, report: &mut Report) {
         let mut ended = passed.clone();
         ended.sort_by_key(|call| call.ret);
         passed.sort_by_key(|call| call.invoke);
         let mut ended = ended.into_iter().peekable();
-        let mut highest: Option<&Call> = None;
+        let mut highest: Option<&Operation> = None;
         for call in passed {
             while let Some(before) = ended.next_if(|before| before.ret < call.invoke) {
                 if highest.is_none_or(|highest| before.fence > highest.fence) {
@@ -63,10 +63,10 @@ impl Page<'_> {
         }
     }
 
-    /// The counter tells the exact order: there, each fence is at least the one before.
-    fn in_value(&self, passed: &mut [&Call], report: &mut Report) {
+    /// Checks the exact order, which the counter shows: no token is lower than the one before.
+    fn in_value(&self, passed: &mut [&Operation], report: &mut Report) {
         passed.sort_by_key(|call| call.value);
-        let mut first_end: Option<&Call> = None;
+        let mut first_end: Option<&Operation> = None;
         for pair in passed.windows(2).rev() {
             let [one, other] = pair else { continue };
             if one.value.is_none() {
@@ -91,7 +91,7 @@ impl Page<'_> {
         }
     }
 
-    fn let_pass(&self, higher: &Call, lower: &Call, report: &mut Report) {
+    fn let_pass(&self, higher: &Operation, lower: &Operation, report: &mut Report) {
         let lines = [higher.lines[1], lower.lines[1]];
         report.violation(Rule::K3, &self.lock.name, &lines, || {
             let (one, other) = (self.history.name_of(higher), self.history.name_of(lower));
@@ -103,12 +103,12 @@ impl Page<'_> {
         });
     }
 
-    /// What was refused although no higher fence can have passed.
+    /// Checks that each refusal has a higher token that can have been accepted before.
     fn refusals(&self, report: &mut Report) {
-        let mut refused: Vec<&Call> = self.shown.to_vec();
+        let mut refused: Vec<&Operation> = self.shown.to_vec();
         refused.retain(|call| call.outcome == Outcome::Fail && call.err == Some(Why::Fenced));
         refused.sort_by_key(|call| call.ret);
-        let mut begun: Vec<&Call> = self.shown.to_vec();
+        let mut begun: Vec<&Operation> = self.shown.to_vec();
         begun.retain(|call| call.outcome != Outcome::Fail);
         begun.sort_by_key(|call| call.invoke);
         let mut begun = begun.into_iter().peekable();
@@ -126,8 +126,9 @@ impl Page<'_> {
         }
     }
 
-    /// What is shown was granted. Where no grants of the lock are recorded, nobody can say.
-    fn strangers(&self, report: &mut Report) {
+    /// Checks that each presented token was granted. Where no grants of the lock are recorded, that
+    /// is unknown.
+    fn unknown_tokens(&self, report: &mut Report) {
         let fences = self.lock.grants.iter().map(|grant| self.lock.acquire_of(grant).fence);
         let Some(granted) = fences.collect::<Option<HashSet<u64>>>().filter(|all| !all.is_empty())
         else {
@@ -137,14 +138,15 @@ impl Page<'_> {
             if let Some(fence) = call.fence.filter(|fence| !granted.contains(fence)) {
                 report.violation(Rule::K3, &self.lock.name, &call.lines, || {
                     let name = self.history.name_of(call);
-                    format!("{name} showed fence {fence}, which nobody was granted")
+                    format!("{name} presented fence {fence}, which was never granted")
                 });
             }
         }
     }
 
-    /// A read sees all increments that passed before it, and none that was never made; so does a write, and its own.
-    fn counts(&self, passed: &[&Call], report: &mut Report) {
+    /// Checks that a read counts all increments accepted before it, and none that was never made. A
+    /// write also counts its own.
+    fn counts(&self, passed: &[&Operation], report: &mut Report) {
         let mut ended: Vec<_> = passed.iter().map(|write| write.ret).collect();
         let may_count = self.writes.iter().filter(|write| write.outcome != Outcome::Fail);
         let mut begun: Vec<_> = may_count.map(|write| write.invoke).collect();

@@ -1,34 +1,34 @@
-//! How long a server may have kept a lock for a grant: what the rules about order, contention and
-//! waiting start from.
+//! The time for which a server may have kept a lock for a grant: the basis of the rules about
+//! order, contention and waiting.
 
 use std::time::Duration;
 
 use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
 
-/// A grant as the server saw it, as far as the history tells.
+/// A grant as the server saw it, as far as the history shows.
 #[derive(Debug)]
 pub(super) struct Hold {
-    /// Index in [`LockLine::grants`].
+    /// Index in [`LockHistory::grants`].
     pub(super) grant: usize,
-    /// It cannot have begun before. Set by the sweep of [`order`](super::order).
-    pub(super) from: At,
-    /// It cannot have ended before.
-    pub(super) lower: At,
-    /// The same, if the answer to its release is not believed.
-    pub(super) unconfirmed: At,
-    /// It cannot have lasted longer.
-    pub(super) upper: At,
+    /// The earliest possible start. Set by the sweep of [`order`](super::order).
+    pub(super) from: Time,
+    /// The earliest possible end.
+    pub(super) lower: Time,
+    /// The same, if the answer to its release is not trusted.
+    pub(super) unconfirmed: Time,
+    /// The latest possible end.
+    pub(super) upper: Time,
     /// True if `upper` is the end of a lease, and no answer.
     pub(super) lapsed: bool,
 }
 
-/// The grants of a lock whose order is known, in that order: by fence, or else by when they were
-/// certainly in force.
-pub(super) fn in_order(history: &History, lock: &LockLine) -> Vec<Hold> {
+/// Returns the grants of a lock whose order is known, in that order: by token, or else by the
+/// intervals in which they were certainly in force.
+pub(super) fn in_order(history: &History, lock: &LockHistory) -> Vec<Hold> {
     let fenced = is_fenced(history, lock);
     let holds = (0..lock.grants.len()).map(|grant| Hold::new(history, lock, grant));
-    // Without fences, a grant that came back after its own deadline has no place in the order.
+    // Without tokens, a grant that came back after its own deadline has no position in the order.
     let placed = |hold: &Hold| fenced || hold.lower >= lock.acquire(hold.grant).ret;
     let mut holds: Vec<Hold> = holds.filter(placed).collect();
     holds.sort_by_key(|hold| {
@@ -38,13 +38,13 @@ pub(super) fn in_order(history: &History, lock: &LockLine) -> Vec<Hold> {
     holds
 }
 
-pub(super) fn is_fenced(history: &History, lock: &LockLine) -> bool {
+pub(super) fn is_fenced(history: &History, lock: &LockHistory) -> bool {
     let has_fence = |grant: &Grant| lock.acquire_of(grant).fence.is_some();
     history.header.fencing != Grade::None && lock.grants.iter().all(has_fence)
 }
 
 impl Hold {
-    fn new(history: &History, lock: &LockLine, index: usize) -> Self {
+    fn new(history: &History, lock: &LockHistory, index: usize) -> Self {
         let grant = &lock.grants[index];
         let unconfirmed = earliest_end(history, lock, grant);
         let (upper, lapsed) = latest_end(history, lock, grant);
@@ -59,21 +59,21 @@ impl Hold {
         }
     }
 
-    /// It cannot have begun before `from`, and what broke an assumption since may have ended it.
-    pub(super) fn begins(&mut self, history: &History, lock: &LockLine, from: At) {
+    /// Sets the earliest start to `from`. A broken assumption since then may have ended the hold.
+    pub(super) fn begins(&mut self, history: &History, lock: &LockHistory, from: Time) {
         self.from = from;
-        let broken = |until: At, of: fn(Assumption) -> bool| {
+        let broken = |until: Time, of: fn(Assumption) -> bool| {
             let broken = history.broken_by(of, &lock.name, from, until);
-            broken.map(|window| window.from.max(from)).min().unwrap_or(At::NEVER)
+            broken.map(|window| window.from.max(from)).min().unwrap_or(Time::NEVER)
         };
         self.unconfirmed =
             self.unconfirmed.min(broken(self.unconfirmed, Assumption::guards_exclusion));
         self.lower = match lock.released(&lock.grants[self.grant]) {
-            // The server has not confirmed it where it is handed over inside of a process.
+            // A hand-over inside a process is not confirmed by the server.
             Some(release) if history.header.passes_on => {
                 self.lower.min(broken(release.ret, Assumption::guards_exclusion))
             }
-            // Who gave it back had it until then, unless older data came back meanwhile.
+            // A released lock was held until then, unless older data came back meanwhile.
             Some(release) => {
                 self.lower.min(broken(release.ret, |assumption| assumption == Assumption::A2))
             }
@@ -82,22 +82,22 @@ impl Hold {
     }
 }
 
-impl LockLine {
-    pub(super) fn acquire(&self, grant: usize) -> &Call {
+impl LockHistory {
+    pub(super) fn acquire(&self, grant: usize) -> &Operation {
         self.acquire_of(&self.grants[grant])
     }
 
-    pub(super) fn releases<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = &'a Call> {
+    pub(super) fn releases<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = &'a Operation> {
         grant.releases.iter().map(|&index| &self.calls[index])
     }
 
-    /// The release that the backend confirmed.
-    pub(super) fn released<'a>(&'a self, grant: &'a Grant) -> Option<&'a Call> {
+    /// Returns the release that the backend confirmed.
+    pub(super) fn released<'a>(&'a self, grant: &'a Grant) -> Option<&'a Operation> {
         self.releases(grant).find(|release| release.outcome == Outcome::Ok)
     }
 
-    /// The first answer that says that the grant had ended before.
-    pub(super) fn told_gone<'a>(&'a self, grant: &'a Grant) -> Option<&'a Call> {
+    /// Returns the first answer that reports that the grant had ended before.
+    pub(super) fn first_not_held<'a>(&'a self, grant: &'a Grant) -> Option<&'a Operation> {
         let mut asked = grant.asked.iter().map(|&index| &self.calls[index]);
         asked.find(|call| {
             call.outcome == Outcome::Fail && matches!(call.err, Some(Why::NotHeld | Why::Lost))
@@ -105,39 +105,40 @@ impl LockLine {
     }
 }
 
-/// When its lease can have ended at the earliest, if nothing else ended it.
-pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant) -> At {
+/// Returns the earliest time at which its lease can have ended, if nothing else ended it.
+pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
     let header = &history.header;
     let acquire = lock.acquire_of(grant);
-    let killed = history.killed(acquire.process).unwrap_or(At::NEVER);
+    let killed = history.killed(acquire.process).unwrap_or(Time::NEVER);
     match (grant.valid_until, history.lease(acquire)) {
-        (Some(valid_until), Some(_)) => At::first(valid_until),
+        (Some(valid_until), Some(_)) => Time::first(valid_until),
         (None, Some(lease)) => {
-            At::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
+            Time::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
         }
-        // It ends with its process, also if that has said up to when it would hold it.
-        (until, None) => until.map_or(At::NEVER, At::first).min(killed),
+        // It ends with its process, even if that has recorded a later deadline.
+        (until, None) => until.map_or(Time::NEVER, Time::first).min(killed),
     }
 }
 
-/// When it can have ended at the earliest, while what exclusion rests on held.
-pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
+/// Returns the earliest time at which it can have ended, while the assumptions of exclusion held.
+pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
     let mut end = earliest_expiry(history, lock, grant);
     for release in lock.releases(grant) {
-        // `NotHeld` removed nothing: it only says that something else did.
+        // `NotHeld` removed nothing: it only reports that the hold had ended before.
         if release.err != Some(Why::NotHeld) {
             end = end.min(release.invoke);
         }
     }
-    // Core lets go by itself when it gives up early, and its holder hears of it a little later.
+    // Core releases the lock by itself when it gives up early, and notifies its holder a little
+    // later.
     let early =
         grant.lost.as_ref().is_some_and(|(_, why, _)| !matches!(why, Why::Expired | Why::NotHeld));
     let told = match &grant.lost {
         Some((at, _, _)) => early.then_some(*at),
-        None => lock.told_gone(grant).map(|call| call.ret),
+        None => lock.first_not_held(grant).map(|call| call.ret),
     };
     if let Some(told) = told {
-        end = end.min(gave_up(history, lock, grant, told));
+        end = end.min(earliest_give_up(history, lock, grant, told));
     }
     if let Some(lost) = lost_with_a_member(history, lock, grant) {
         end = end.min(lost);
@@ -145,9 +146,14 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
     end
 }
 
-/// When core can have let go by itself at the earliest, if its holder was told then: it is told in time, unless its process
-/// was stopped meanwhile.
-pub(super) fn gave_up(history: &History, lock: &LockLine, grant: &Grant, told: At) -> At {
+/// Returns the earliest time at which core can have released the lock by itself, if its holder was
+/// notified at `told`. The notification is in time, unless the process was stopped meanwhile.
+pub(super) fn earliest_give_up(
+    history: &History,
+    lock: &LockHistory,
+    grant: &Grant,
+    told: Time,
+) -> Time {
     let in_time = told.minus(history.header.told_within).max(grant.known_held);
     let process = lock.acquire_of(grant).process;
     match history.stopped(&lock.name, process, grant.known_held, told).next() {
@@ -156,9 +162,9 @@ pub(super) fn gave_up(history: &History, lock: &LockLine, grant: &Grant, told: A
     }
 }
 
-/// When a hold can have ended that a majority did not have any more, because a member had lost it: whoever finds that
-/// out lets the others go, and is told a little later.
-fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Option<At> {
+/// Returns the earliest end of a hold that has lost its majority because a member had lost it. The
+/// client that finds out releases the other members, and is notified a little later.
+fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> Option<Time> {
     let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
     let lost = lost.map(|(at, _, _)| (*at, grant.known_held));
     let releases = lock.releases(grant).filter(|release| release.err == Some(Why::NotHeld));
@@ -168,13 +174,13 @@ fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Opti
     broken.map(|window| window.from.max(from)).min()
 }
 
-pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
+pub(super) fn latest_end(history: &History, lock: &LockHistory, grant: &Grant) -> (Time, bool) {
     let acquire = lock.acquire_of(grant);
     let (process, lease) = (acquire.process, history.lease(acquire));
-    let mut answered = At::NEVER;
-    let mut lapsed = At::NEVER;
+    let mut answered = Time::NEVER;
+    let mut lapsed = Time::NEVER;
     for release in lock.releases(grant) {
-        // Nothing is renewed after a release was called, but for a renewal that was under way.
+        // After the invocation of a release, no renewals follow, except one in progress.
         let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
         if lease.is_some() && faults.next().is_none() {
             lapsed = lapsed.min(release.invoke.plus(history.header.drain));
@@ -206,54 +212,56 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
         }
         let until = answered.min(lapsed);
         let silenced = history.silenced(&lock.name, process, acquire.invoke, until);
-        // Only what is left of it after the grant keeps the holder from renewing.
+        // Only the part after the grant keeps the holder from renewing.
         let begins = silenced.map(|window| (window.from.max(acquire.ret), window.until));
         for (from, _) in begins.filter(|(from, until)| until.since(*from) > lease) {
             lapsed = lapsed.min(from.plus(lease));
         }
     }
     let ended = answered.min(lapsed);
-    // A minimum hold keeps it shut for longer: by the server's clock, from when the release arrived there.
+    // A minimum hold keeps the lock unavailable for longer: by the server's clock, from the arrival
+    // of the release there.
     let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
-    let kept = acquire.kept_until.map(|until| At::last(until).plus(history.header.margin + late));
+    let kept = acquire.kept_until.map(|until| Time::last(until).plus(history.header.margin + late));
     match kept.filter(|kept| *kept > ended) {
         Some(kept) => (kept, false),
         None => (ended, lapsed < answered),
     }
 }
 
-/// A span of time in which somebody may have had the lock, or stood in line for it.
+/// An interval in which a client may have had the lock, or was queued for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) from: At,
-    pub(super) until: At,
+pub(super) struct Interval {
+    pub(super) from: Time,
+    pub(super) until: Time,
     pub(super) lapsed: bool,
-    /// Index in [`LockLine::calls`] of the acquisition; no index at all if that is not recorded.
+    /// Index in [`LockHistory::calls`] of the acquisition, or [`UNRECORDED`].
     pub(super) call: usize,
 }
 
-/// What a [`Span`] has for a call that is not recorded.
+/// The index in an [`Interval`] of an acquisition that is not recorded.
 pub(super) const UNRECORDED: usize = usize::MAX;
 
-impl Span {
-    /// Where renewals are not recorded, nobody knows when exactly a lease ends on the server, and it may keep others
-    /// out for a little longer: for as long as a takeover may take.
+impl Interval {
+    /// Returns the interval in which the lock may be unavailable. Where renewals are not recorded,
+    /// the exact end of a lease on the server is unknown, and the lock may stay unavailable for as
+    /// long as a takeover may take.
     pub(super) fn shut(self, header: &Header) -> Self {
         let is_exact = !self.lapsed || header.renewals == Renewals::Recorded;
         Self { until: if is_exact { self.until } else { self.until.plus(header.takeover) }, ..self }
     }
 }
 
-/// Spans by their start, with the latest end so far, so that the question who was there last takes a
-/// binary search.
-pub(super) struct Presence {
-    spans: Vec<Span>,
-    /// For each span: of those up to it, the two of different calls that end last.
+/// Intervals by their start, with the latest end so far, so that a binary search finds the last
+/// holder.
+pub(super) struct IntervalIndex {
+    spans: Vec<Interval>,
+    /// For each interval: of those up to it, the two of different calls that end last.
     last: Vec<[Option<usize>; 2]>,
 }
 
-impl Presence {
-    pub(super) fn new(mut spans: Vec<Span>) -> Self {
+impl IntervalIndex {
+    pub(super) fn new(mut spans: Vec<Interval>) -> Self {
         spans.sort_by_key(|span| span.from);
         let mut last = Vec::with_capacity(spans.len());
         let mut best: [Option<usize>; 2] = [None, None];
@@ -270,23 +278,25 @@ impl Presence {
         Self { spans, last }
     }
 
-    /// Of all that began by `at`, but for the one of `call`: the one that ends last.
-    pub(super) fn last_until(&self, at: At, call: usize) -> Option<Span> {
+    /// Returns the interval that ends last, of those that began by `at` and are not of `call`.
+    pub(super) fn last_until(&self, at: Time, call: usize) -> Option<Interval> {
         let begun = self.spans.partition_point(|span| span.from <= at);
         let best = self.last.get(begun.checked_sub(1)?)?;
         best.iter().flatten().map(|&index| self.spans[index]).find(|span| span.call != call)
     }
 
-    /// The times when certainly nobody was there, each with whether a lapse began it.
-    pub(super) fn gaps(&self, end: At) -> Vec<Span> {
+    /// Returns the intervals in which certainly no client was there, each with whether an expiry
+    /// began it.
+    pub(super) fn gaps(&self, end: Time) -> Vec<Interval> {
         let mut gaps = Vec::new();
-        let mut free = Span { from: At::START, until: end, lapsed: false, call: UNRECORDED };
+        let mut free = Interval { from: Time::START, until: end, lapsed: false, call: UNRECORDED };
         for span in &self.spans {
             if span.from > free.from {
-                gaps.push(Span { until: span.from, ..free });
+                gaps.push(Interval { until: span.from, ..free });
             }
             if span.until >= free.from {
-                free = Span { from: span.until, until: end, lapsed: span.lapsed, call: span.call };
+                free =
+                    Interval { from: span.until, until: end, lapsed: span.lapsed, call: span.call };
             }
         }
         if free.from < end {
@@ -296,33 +306,33 @@ impl Presence {
     }
 }
 
-/// When somebody may have had the lock.
-pub(super) fn holders(history: &History, lock: &LockLine, order: &[Hold]) -> Vec<Span> {
+/// Returns the intervals in which a recorded client may have had the lock.
+pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> Vec<Interval> {
     let mut begun = vec![None; lock.grants.len()];
     for hold in order {
         begun[hold.grant] = Some(hold);
     }
-    let mut spans: Vec<Span> = Vec::with_capacity(lock.grants.len());
+    let mut spans: Vec<Interval> = Vec::with_capacity(lock.grants.len());
     for (index, grant) in lock.grants.iter().enumerate() {
         let placed = begun[index].map(|hold| (hold.from, hold.upper, hold.lapsed));
         let (from, until, lapsed) = placed.unwrap_or_else(|| {
             let (until, lapsed) = latest_end(history, lock, grant);
             (lock.acquire_of(grant).invoke, until, lapsed)
         });
-        spans.push(Span { from, until, lapsed, call: grant.acquire });
+        spans.push(Interval { from, until, lapsed, call: grant.acquire });
     }
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op.acquires()) {
-        if let Some(until) = ghost_until(history, lock, call) {
-            spans.push(Span { from: call.invoke, until, lapsed: true, call: index });
+        if let Some(until) = unknown_effect_until(history, lock, call) {
+            spans.push(Interval { from: call.invoke, until, lapsed: true, call: index });
         }
     }
     spans
 }
 
-/// When somebody had the lock whose calls are not recorded.
-pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
+/// Returns the intervals in which an unrecorded client had the lock.
+pub(super) fn foreign_holds(history: &History, lock: &LockHistory) -> Vec<Interval> {
     let windows = history.foreign(&lock.name);
-    let spans = windows.map(|&Window { from, until, .. }| Span {
+    let spans = windows.map(|&Window { from, until, .. }| Interval {
         from,
         until,
         lapsed: true,
@@ -331,23 +341,27 @@ pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
     spans.collect()
 }
 
-/// Up to when something that nobody knows of may have had the lock for this call.
-pub(super) fn ghost_until(history: &History, lock: &LockLine, call: &Call) -> Option<At> {
+/// Returns the time up to which an unknown effect of this call may have kept the lock.
+pub(super) fn unknown_effect_until(
+    history: &History,
+    lock: &LockHistory,
+    call: &Operation,
+) -> Option<Time> {
     let (unknown, known) = match call.outcome {
-        Outcome::Info => (Some(history.settled(lock, call, call.invoke, call.ret)), At::NEVER),
-        Outcome::Open => (history.buried(lock, call), At::NEVER),
-        // Then all is known again.
+        Outcome::Info => (Some(history.settled(lock, call, call.invoke, call.ret)), Time::NEVER),
+        Outcome::Open => (history.buried(lock, call), Time::NEVER),
+        // Then the state is known again.
         Outcome::Ok => (None, call.ret),
-        Outcome::Fail => (None, has_left(history, lock, call)),
+        Outcome::Fail => (None, left_queue_at(history, lock, call)),
     };
-    // What is granted to a process that is silent lapses before the next one gets it.
+    // A grant to a silent process expires before the next one gets the lock.
     let silent = history.silent(&lock.name, call.process, call.invoke, call.ret);
     let lapsed = silent.map(|window| history.lapsed(lock, call, window.from).min(known)).max();
     unknown.max(lapsed)
 }
 
-/// When somebody stood in line, or may have had the lock while its call was under way.
-pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
+/// Returns the intervals in which a client was queued, or may have had the lock during its call.
+pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Interval> {
     let waits = lock.calls.iter().enumerate().filter(|(_, call)| {
         call.op == Op::Acquire || (call.op == Op::Try && call.outcome == Outcome::Open)
     });
@@ -355,17 +369,18 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
         let until = match call.outcome {
             Outcome::Ok => call.ret,
             Outcome::Open => history.buried(lock, call).unwrap_or(call.ret),
-            Outcome::Fail => has_left(history, lock, call),
-            Outcome::Info => ghost_until(history, lock, call).unwrap_or(call.ret),
+            Outcome::Fail => left_queue_at(history, lock, call),
+            Outcome::Info => unknown_effect_until(history, lock, call).unwrap_or(call.ret),
         };
-        Span { from: call.invoke, until, lapsed: false, call: index }
+        Interval { from: call.invoke, until, lapsed: false, call: index }
     });
     spans.collect()
 }
 
-/// Who gives up leaves the line in the background; through a fault, that may take until it is over.
-fn has_left(history: &History, lock: &LockLine, call: &Call) -> At {
+/// Returns when a cancelled waiter has left the queue. It leaves in the background; with a fault,
+/// that may take until the fault is over.
+fn left_queue_at(history: &History, lock: &LockHistory, call: &Operation) -> Time {
     let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
     let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
-    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, At::max)
+    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, Time::max)
 }

@@ -1,13 +1,14 @@
-//! K7: what the backend says about the end of a hold is so.
+//! K7: the backend's statements about the end of a hold are true.
 
 use super::holds::{Hold, earliest_expiry, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time};
 
-/// One release at most is confirmed, nothing ends without a reason, and what is lost stays lost.
-pub(super) fn honesty(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+/// Checks that at most one release is confirmed, that nothing ends without a reason, and that a
+/// lost lock stays lost.
+pub(super) fn honesty(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     if is_fenced(history, lock) {
         renewed_beside_the_next(history, lock, order, report);
     }
@@ -19,10 +20,11 @@ pub(super) fn honesty(history: &History, lock: &LockLine, order: &[Hold], report
     }
 }
 
-/// A lock that was removed from its holder is not confirmed to that, also if nobody has taken it since.
-fn ends_with_a_removal(h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+/// Checks that no removed lock is confirmed to its holder, even if no other client has taken it
+/// since.
+fn ends_with_a_removal(h: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
     let acquire = lock.acquire_of(grant);
-    // A lock that is handed over inside a process is not released on the server.
+    // A hand-over inside a process is no release on the server.
     let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     let confirmed = asked.filter(|call| {
         let is_asked = call.op == Op::Renew || (call.op == Op::Release && !h.header.passes_on);
@@ -30,7 +32,7 @@ fn ends_with_a_removal(h: &History, lock: &LockLine, grant: &Grant, report: &mut
     });
     for call in confirmed {
         let removal = h.removals(&lock.name, acquire.ret, call.invoke).next();
-        // Older data bring it back, and a member that has them.
+        // Older data bring it back, and so does a member that has them.
         let comes_back = |from| {
             let brings = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
             h.broken_by(brings, &lock.name, from, call.ret).next().is_some()
@@ -43,7 +45,7 @@ fn ends_with_a_removal(h: &History, lock: &LockLine, grant: &Grant, report: &mut
     }
 }
 
-fn released_once(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+fn released_once(history: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
     let mut confirmed = lock.releases(grant).filter(|release| release.outcome == Outcome::Ok);
     let (Some(first), Some(second)) = (confirmed.next(), confirmed.next()) else { return };
     let lines = [first.lines[1], second.lines[1]];
@@ -53,7 +55,12 @@ fn released_once(history: &History, lock: &LockLine, grant: &Grant, report: &mut
     });
 }
 
-fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+fn not_held_has_a_reason(
+    history: &History,
+    lock: &LockHistory,
+    grant: &Grant,
+    report: &mut Report,
+) {
     let acquire = lock.acquire_of(grant);
     let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     let answers = asked.filter(|call| call.err == Some(Why::NotHeld));
@@ -64,10 +71,14 @@ fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, repo
     let let_go = lock.releases(grant).any(|release| {
         release.invoke < at && release.lines[1] != line && release.err != Some(Why::NotHeld)
     });
-    let gave_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
+    let earliest_give_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
     // The lock may have been removed before it was handed over inside the process.
     let broken = history.broken(&lock.name, acquire.asked, at).next().is_some();
-    if let_go || gave_up || broken || earliest_expiry(history, lock, grant) <= At::last(at.t) {
+    if let_go
+        || earliest_give_up
+        || broken
+        || earliest_expiry(history, lock, grant) <= Time::last(at.t)
+    {
         return;
     }
     report.violation(Rule::K7, &lock.name, &[acquire.lines[1], line], || {
@@ -75,15 +86,15 @@ fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, repo
         let until = earliest_expiry(history, lock, grant).t;
         format!(
             "{name} was told at {} ns that it does not hold the lock any more, but its lease lasts until \
-             {until} ns and nobody has ended it",
+             {until} ns and no operation has ended it",
             at.t
         )
     });
 }
 
-/// No renewal is confirmed after a higher fence was granted: who has that has taken the lock over, unless what it took
-/// was lost again.
-fn renewed_beside_the_next(h: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+/// Checks that no renewal is confirmed after a higher token was granted. Its holder has taken the
+/// lock over, unless that grant was lost again.
+fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     for (place, hold) in order.iter().enumerate() {
         let grant = &lock.grants[hold.grant];
         let renewals = grant.asked.iter().map(|&index| &lock.calls[index]);
@@ -94,7 +105,8 @@ fn renewed_beside_the_next(h: &History, lock: &LockLine, order: &[Hold], report:
                 continue;
             };
             let acquire = lock.acquire_of(grant);
-            // By a restart with older data, also while it waited. A removal may be what gave it the lock.
+            // By a restart with older data, also during the wait. A removal may be the cause of its
+            // grant.
             let goes_back = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
             let mut broken = h.broken(&lock.name, next.ret, renewal.ret);
             let mut older = h.broken_by(goes_back, &lock.name, next.asked, renewal.ret);
@@ -106,30 +118,31 @@ fn renewed_beside_the_next(h: &History, lock: &LockLine, order: &[Hold], report:
             report.violation(Rule::K7, &lock.name, &lines, || {
                 let (name, other) = (h.name_of(renewal), h.name_of(next));
                 let at = renewal.invoke.t;
-                format!("{name} asked at {at} ns and was told that it still holds the lock, which {other} had taken over")
+                format!("{name} asked at {at} ns and got the answer that it still holds the lock, which {other} had taken over")
             });
         }
     }
 }
 
-/// Nobody is told that a lock is held after its loss was told, or after it was given back.
-fn stays_lost(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+/// Checks that no lock is reported as held after the notification of its loss, or after its
+/// release.
+fn stays_lost(history: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
     let lost = grant.lost.as_ref().map(|(at, _, line)| (*at, *line));
-    let gone = lock.told_gone(grant).map(|call| (call.ret, call.lines[1]));
+    let gone = lock.first_not_held(grant).map(|call| (call.ret, call.lines[1]));
     let ended = lost.into_iter().chain(gone).min();
     let given_back = lock.released(grant).map(|call| (call.ret, call.lines[1]));
     let Some((at, line)) = ended.into_iter().chain(given_back).min() else { return };
-    // Two releases that are confirmed are looked at elsewhere.
+    // Two confirmed releases are judged by `released_once`.
     let is_told =
-        |call: &&Call| call.op != Op::Release || ended.is_some_and(|(at, _)| call.invoke > at);
-    // No guard remembers the loss of a detached lock. After a removal, a late attempt may have given the
-    // lock to its claim again.
+        |call: &&Operation| call.op != Op::Release || ended.is_some_and(|(at, _)| call.invoke > at);
+    // No guard remembers the loss of a detached lock. After a removal, a late attempt may have
+    // granted the lock to its claim again.
     let asked = lock.acquire_of(grant).asked;
-    let may_be_back = |call: &&Call| {
+    let may_be_back = |call: &&Operation| {
         let is_detached = call.op == Op::Release && !call.guarded;
         is_detached && history.broken(&lock.name, asked, call.ret).next().is_some()
     };
-    let revived = |call: &&Call| {
+    let revived = |call: &&Operation| {
         call.invoke > at && call.outcome == Outcome::Ok && is_told(call) && !may_be_back(call)
     };
     let calls = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);

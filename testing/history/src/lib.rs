@@ -1,8 +1,8 @@
-//! Histories: who called what when, what came of it, and whether locks may answer so.
+//! Histories: the recorded operations of all clients, and a checker that judges them.
 //!
-//! The laws look at one lock at a time, from inside of one test. A history looks at a whole run of many
-//! clients, with whatever is broken meanwhile: a [`Recorder`] writes it down, as JSON lines that can be
-//! kept, and [`check`] judges it afterwards. `check-history` does the same for files.
+//! The laws check one lock at a time, from inside one test. A history covers a whole run of many
+//! clients, with the faults during it. A [`Recorder`] writes it as JSON lines, and [`check`] judges
+//! it afterwards. `check-history` does the same for files.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,26 +25,28 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What is recorded
+//! # Records
 //!
-//! Each call twice: `invoke` before it is made, and `ok`, `fail` or `info` after it has returned. `fail`
-//! is said only of what certainly changed nothing. Everything else is `info`: it may take effect at any
-//! time after its invocation, once or never, and its hold ends by its lease. To take it for a failure
-//! would hide the locks that it leaves behind. So recorded calls contain the true ones.
+//! Each operation is recorded twice: `invoke` before the call, and `ok`, `fail` or `info` after its
+//! return. `fail` means that the operation certainly changed nothing. Everything else is `info`: it
+//! may take effect at any time after its invocation, once or never, and its hold ends by its lease.
+//! To treat it as a failure would hide the locks that it leaves behind. So the recorded intervals
+//! contain the true ones.
 //!
-//! The *claim* of a grant is what the application may rely on: from the return of its acquisition to the
-//! first of its release being called, its loss being told, and `valid_until`. That point is noted as the
-//! recorder's clock, read first, plus what the guard says is left. So recorded claims lie inside the true
+//! The *claim* of a grant is the interval in which the application may rely on the lock. It begins
+//! with the return of the acquisition. It ends with the invocation of the release, the notification
+//! of the loss, or `valid_until`, whichever is first. `valid_until` is the recorder's clock, read
+//! first, plus the remaining time that the guard reports. So recorded claims lie inside the true
 //! ones, and an overlap of two is no false alarm.
 //!
-//! Faults stand on the same time line, written down before they are caused and after they are over. So do holders
-//! whose calls are not recorded ([`Trouble::Foreign`]).
+//! Faults are part of the history, recorded before they are caused and after they are over. So are
+//! holders whose operations are not recorded ([`Trouble::Foreign`]).
 //!
-//! # What is checked
+//! # Rules
 //!
-//! See [`Rule`]. With fencing tokens the order of grants is known, and each rule is a sweep over what is
-//! sorted: 10⁶ operations take seconds. Without tokens, certain holds give the order, and what is left
-//! open is searched, with a budget; a search that runs out of it is a violation, no pass.
+//! See [`Rule`]. With fencing tokens the order of grants is known, and each rule is a sweep over
+//! sorted records: 10⁶ operations take seconds. Without tokens, certain holds give the order, and
+//! the rest is searched, with a budget. A search that exceeds it is a violation, no pass.
 
 mod claims;
 mod effects;
@@ -66,8 +68,8 @@ pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, U
 pub use report::{Report, Rule, Tally, Times, Violation};
 pub use timeline::{History, Unreadable};
 
-use holds::{Presence, foreigners, holders, in_line, in_order, is_fenced};
-use timeline::{LockLine, Outcome};
+use holds::{IntervalIndex, foreign_holds, holders, in_order, is_fenced, queued_intervals};
+use timeline::{LockHistory, Outcome};
 
 /// Judges a history by all rules.
 #[must_use]
@@ -94,7 +96,7 @@ pub fn check(history: &History) -> Report {
 
 fn check_lock(
     history: &History,
-    lock: &LockLine,
+    lock: &LockHistory,
     report: &mut Report,
     clocked: &mut liveness::Clocked,
 ) {
@@ -103,25 +105,26 @@ fn check_lock(
     order::sweep(history, lock, &mut order, report);
     claims::exclusion(history, lock, &order, report);
     claims::deadlines(history, lock, report);
-    order::first_come(history, lock, &order, report);
+    order::fifo_order(history, lock, &order, report);
 
     let mut holding = holders(history, lock, &order);
-    // Who meets a holder of another library is contended as by one who stands in line: exactly while it is there.
-    let foreigners = foreigners(history, lock);
-    let mut standing = in_line(history, lock);
-    standing.extend(&foreigners);
+    // A holder of another library explains contention as a queued client does: exactly while it is
+    // there.
+    let foreign_holds = foreign_holds(history, lock);
+    let mut standing = queued_intervals(history, lock);
+    standing.extend(&foreign_holds);
     let shut = holding.iter().map(|span| span.shut(&history.header));
-    let contenders = Presence::new(shut.chain(standing.iter().copied()).collect());
+    let contenders = IntervalIndex::new(shut.chain(standing.iter().copied()).collect());
     order::contention(history, lock, &contenders, report);
-    holding.extend(&foreigners);
-    liveness::waits(history, lock, &Presence::new(holding), report);
+    holding.extend(&foreign_holds);
+    liveness::waits(history, lock, &IntervalIndex::new(holding), report);
     liveness::returns(history, lock, report);
     clocked.add(history, lock, &order, report);
 
     let ordered =
         [Rule::K1, Rule::K2, Rule::K7].iter().all(|rule| !report.broken.contains_key(rule));
     if !is_fenced(history, lock) && ordered {
-        search::search(history, lock, &Presence::new(standing), report);
+        search::search(history, lock, &IntervalIndex::new(standing), report);
     }
 
     claims::told(history, lock, &order, report);
@@ -129,12 +132,12 @@ fn check_lock(
     effects::effects(history, lock, report);
 }
 
-/// K6: what is left on the server is documented.
+/// Checks K6: only documented state is left on the server.
 fn residue(history: &History, report: &mut Report) {
     let Some(patterns) = &history.header.residue else { return };
     let Some((left, line)) = &history.residue else {
         report.violation(Rule::K6, "", &[], || {
-            "the header says what may be left on the server, but nobody has looked".to_owned()
+            "the header names the allowed residue, but the history has no record of it".to_owned()
         });
         return;
     };
@@ -147,7 +150,7 @@ fn residue(history: &History, report: &mut Report) {
     }
 }
 
-/// Whether a name fits a pattern, in which `*` stands for anything.
+/// Returns whether a name fits a pattern, in which `*` stands for anything.
 #[must_use]
 pub fn fits(name: &str, pattern: &str) -> bool {
     let Some((start, mut rest)) = pattern.split_once('*') else {

@@ -1,26 +1,33 @@
-//! K5: nobody waits for a free lock, and every call returns.
+//! K5: no client waits for a free lock, and every call returns.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::holds::{Hold, Presence, Span};
+use super::holds::{Hold, Interval, IntervalIndex};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
 use super::report::{Failure, Report, Rule, Tally, Times};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
 
-/// So many waits without a fault have to bring enough hand-offs without a fault to judge them.
+/// The number of waits without a fault that have to include enough hand-offs without a fault to
+/// judge them.
 const EXPECTS: u64 = 2000;
 
-/// A machine that stands still may take one hold from an application that does not run either. More than
-/// one, and one of so many, rest on the application.
+/// The inverse of the tolerated share of holds lost while the application was blocked. A machine
+/// that stalls may cost one such hold. More than one, and one of this many, depend on the
+/// application.
 const KEPT_OF_STARVED: u64 = 4;
 
-/// No wait goes on for longer than is declared while certainly nobody else has the lock.
-pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, report: &mut Report) {
+/// Checks that no wait exceeds its bound while certainly no other client has the lock.
+pub(super) fn waits(
+    history: &History,
+    lock: &LockHistory,
+    holders: &IntervalIndex,
+    report: &mut Report,
+) {
     let gaps = holders.gaps(history.end);
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op == Op::Acquire) {
-        // Others are looked at as failures.
+        // Other outcomes are judged as failures.
         if call.outcome == Outcome::Fail && !is_busy(call) {
             continue;
         }
@@ -49,18 +56,25 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
     }
 }
 
-/// The last part of a wait, in which no other call had the lock: up to its own grant, others may have
-/// had it, and from then on only its answer is missing.
-fn own(call: &Call, others: Option<Span>, index: usize) -> Option<Span> {
+/// Returns the last part of a wait, in which no other call had the lock: until its own grant others
+/// may have had it, and after that only its answer is missing.
+fn own(call: &Operation, others: Option<Interval>, index: usize) -> Option<Interval> {
     let from = others.map_or(call.invoke, |span| span.until).max(call.invoke);
     let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
-    // Where nobody knows what came of it, it may have had the lock itself, and was to hear of that.
+    // With an unknown outcome it may have had the lock itself, before its answer.
     let is_own = matches!(call.outcome, Outcome::Ok | Outcome::Info);
-    is_own.then_some(Span { from, until: call.ret, lapsed, call: index })
+    is_own.then_some(Interval { from, until: call.ret, lapsed, call: index })
 }
 
-/// A wait is judged if, had it gone on, it would have been seen that nobody else had the lock.
-fn count_wait(h: &History, lock: &LockLine, call: &Call, others: Option<Span>, r: &mut Report) {
+/// Counts a wait. It is judged if its continuation would have shown that no other client had the
+/// lock.
+fn count_wait(
+    h: &History,
+    lock: &LockHistory,
+    call: &Operation,
+    others: Option<Interval>,
+    r: &mut Report,
+) {
     let waited = call.outcome == Outcome::Ok && others.is_some_and(|span| span.until > call.invoke);
     if waited && h.felt(&lock.name, call.process, call.invoke, call.ret).next().is_none() {
         r.waits += 1;
@@ -68,9 +82,15 @@ fn count_wait(h: &History, lock: &LockLine, call: &Call, others: Option<Span>, r
     }
 }
 
-/// How long a call waited in a span where the lock was free, if that is too long: it is served within its bound, or
-/// after the last of the faults that it met before it had to be. However many there are, the time in between counts.
-fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Option<Duration> {
+/// Returns how long a call waited in an interval with a free lock, if that is too long. It is
+/// served within its bound, or after the last of the faults that it met before that. The time
+/// between faults counts, however many they are.
+fn too_long(
+    history: &History,
+    lock: &LockHistory,
+    call: &Operation,
+    free: Interval,
+) -> Option<Duration> {
     let header = &history.header;
     let from = free.from.max(call.invoke);
     let until = free.until.min(call.ret).min(history.end);
@@ -92,11 +112,11 @@ fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Opti
     (until > latest || quiet > bound + recovers).then(|| until.since(from))
 }
 
-/// How long contended locks stand still after a server takes writes again, perhaps with older data:
-/// for [`Header::resumes`] at the most, however many of the queue entries are stale.
+/// The standstills of contended locks after a server takes writes again, perhaps with older data.
+/// The limit is [`Header::resumes`], regardless of the number of stale queue entries.
 pub(super) struct Standstills<'a> {
-    /// Of each resumption: when, after what, and the longest standstill of a lock.
-    longest: Vec<(At, &'a str, Duration)>,
+    /// For each resumption: its time, its fault, and the longest standstill of a lock.
+    longest: Vec<(Time, &'a str, Duration)>,
 }
 
 impl<'a> Standstills<'a> {
@@ -106,7 +126,7 @@ impl<'a> Standstills<'a> {
         Self { longest: resumptions.filter(|_| is_judged).collect() }
     }
 
-    pub(super) fn add(&mut self, h: &History, lock: &LockLine, r: &mut Report) {
+    pub(super) fn add(&mut self, h: &History, lock: &LockHistory, r: &mut Report) {
         let waits = waits_after_claims(lock);
         for (at, what, longest) in &mut self.longest {
             let latest = at.plus(recovers(h));
@@ -114,7 +134,7 @@ impl<'a> Standstills<'a> {
             let spans = spans.filter_map(|(from, call)| stood_still(h, lock, call, *from, *at));
             let Some((took, call)) = spans.max_by_key(|(took, _)| *took) else { continue };
             *longest = took.max(*longest);
-            // One that is silent costs the others as much as all stale entries together.
+            // A silent client costs the others as much as all stale entries together.
             let silent = h.count_silent(at.minus(recovers(h)), call.ret);
             let bound =
                 h.header.resumes.unwrap_or_default() + h.header.absent.unwrap_or_default() * silent;
@@ -140,22 +160,22 @@ fn recovers(history: &History) -> Duration {
     history.header.recovers.unwrap_or(history.header.drain)
 }
 
-/// Each wait that ended with a grant, from when on no client relied on the lock. A server with older
-/// data may know less: what it still thinks of the last holder is part of a standstill.
-fn waits_after_claims(lock: &LockLine) -> Vec<(At, &Call)> {
-    let mut grants: Vec<(&Call, At)> = lock
+/// Returns each wait that ended with a grant, from the end of the last claim on. A server with
+/// older data may know less: the hold that it still believes in is part of a standstill.
+fn waits_after_claims(lock: &LockHistory) -> Vec<(Time, &Operation)> {
+    let mut grants: Vec<(&Operation, Time)> = lock
         .grants
         .iter()
         .map(|grant| {
             let lost = grant.lost.as_ref().map(|(at, _, _)| *at);
             let released = lock.first_release(grant).map(|release| release.invoke);
-            let lapsed = grant.valid_until.map(At::last);
+            let lapsed = grant.valid_until.map(Time::last);
             let end = lost.into_iter().chain(released).min().or(lapsed);
-            (lock.acquire_of(grant), end.unwrap_or(At::NEVER))
+            (lock.acquire_of(grant), end.unwrap_or(Time::NEVER))
         })
         .collect();
     grants.sort_by_key(|(acquire, _)| acquire.ret);
-    let mut free_from = At::START;
+    let mut free_from = Time::START;
     let mut waits = Vec::with_capacity(grants.len());
     for (acquire, end) in grants {
         if acquire.op == Op::Acquire {
@@ -166,22 +186,21 @@ fn waits_after_claims(lock: &LockLine) -> Vec<(At, &Call)> {
     waits
 }
 
-/// How long such a wait lasted after `at`, unless its own process was disturbed.
+/// Returns how long such a wait lasted after `at`, unless its own process was disturbed.
 fn stood_still<'a>(
     h: &History,
-    lock: &LockLine,
-    call: &'a Call,
-    from: At,
-    at: At,
-) -> Option<(Duration, &'a Call)> {
+    lock: &LockHistory,
+    call: &'a Operation,
+    from: Time,
+    at: Time,
+) -> Option<(Duration, &'a Operation)> {
     let from = from.max(at);
     let mut felt = h.felt(&lock.name, call.process, at.minus(recovers(h)), call.ret);
     let is_judged = felt.all(|fault| !fault.is_of_a_client() && fault.from <= at);
     (is_judged && from < call.ret).then(|| (call.ret.since(from), call))
 }
 
-/// What fails although who it happens to has felt nothing, neither then nor for as long before as it may take to
-/// recover.
+/// Failures of clients that met no fault, neither then nor within the recovery time before.
 #[derive(Default)]
 pub(super) struct Unexplained {
     acquisitions: Vec<Failure>,
@@ -191,7 +210,7 @@ pub(super) struct Unexplained {
 }
 
 impl Unexplained {
-    pub(super) fn add(&mut self, history: &History, lock: &LockLine, report: &mut Report) {
+    pub(super) fn add(&mut self, history: &History, lock: &LockHistory, report: &mut Report) {
         for call in &lock.calls {
             let (tally, failures) = match call.op {
                 op if op.acquires() => (&mut report.acquisitions, &mut self.acquisitions),
@@ -213,9 +232,9 @@ impl Unexplained {
         }
     }
 
-    /// A hold that is renewed is lost for a reason only; that its application does not run is none. Those that were
-    /// over before they needed a renewal say nothing.
-    fn add_hold(&mut self, h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+    /// Adds a hold. A renewed hold is lost only for a reason, and a blocked application is none.
+    /// Holds that ended before their first renewal are not counted.
+    fn add_hold(&mut self, h: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
         let acquire = lock.acquire_of(grant);
         let lost = grant.lost.as_ref();
         let given_back = lock.first_release(grant).map(|release| release.invoke);
@@ -223,9 +242,10 @@ impl Unexplained {
         let ended = lost.map(|(at, _, _)| *at).or(given_back);
         let ended = ended.or(h.killed(acquire.process)).unwrap_or(h.end);
         let needs_renewal = acquire.valid_until.is_some_and(|until| until < ended.t);
-        // Nothing keeps its renewals from the server, if its application stopped running after the grant.
+        // If its application was blocked after the grant, nothing keeps its renewals from the
+        // server.
         let only_starves = |window: &Window| window.starves() && window.from > acquire.ret;
-        let felt = |from: At| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
+        let felt = |from: Time| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
         let is_starved = felt(acquire.ret).any(only_starves);
         let from = if is_starved { acquire.invoke } else { acquire.invoke.minus(recovers(h)) };
         if acquire.unrenewed
@@ -256,7 +276,7 @@ impl Unexplained {
         if header.recovers.is_none() {
             return;
         }
-        // Failures that are rare in each of them may be frequent in all.
+        // Failures that are rare in each tally may be frequent in all.
         let count = report.tallies().iter().map(|(_, tally)| tally.count).sum();
         let mut together = Tally { count, ..Tally::default() };
         together.fail(all, timeout);
@@ -280,7 +300,8 @@ impl Unexplained {
     }
 }
 
-/// Somebody who has lost the lock cannot give it back: the loss itself is judged.
+/// Returns whether an error is a failure. The release of a lost lock is none: the loss itself is
+/// judged.
 fn is_failure(op: Op, why: &Why) -> bool {
     match why {
         Why::Busy | Why::Dropped => false,
@@ -289,13 +310,18 @@ fn is_failure(op: Op, why: &Why) -> bool {
     }
 }
 
-fn failure(h: &History, lock: &LockLine, call: &Call, (at, why, line): (At, &Why, u32)) -> Failure {
+fn failure(
+    h: &History,
+    lock: &LockHistory,
+    call: &Operation,
+    (at, why, line): (Time, &Why, u32),
+) -> Failure {
     let (name, op, lock) = (h.name_of(call), call.op, &lock.name);
     let words = match why {
         Why::Other(words) => words.clone(),
         why => format!("{why:?}"),
     };
-    // A lease that ran out is a bound, too.
+    // An expired lease is a bound, too.
     let is_late = *why == Why::Expired || words.starts_with("Timeout");
     Failure {
         t: at.t,
@@ -304,8 +330,8 @@ fn failure(h: &History, lock: &LockLine, call: &Call, (at, why, line): (At, &Why
     }
 }
 
-/// A call without an answer is one that never returned, unless its process was killed or stopped.
-pub(super) fn returns(history: &History, lock: &LockLine, report: &mut Report) {
+/// Checks that every call has an answer, unless its process was killed or stopped.
+pub(super) fn returns(history: &History, lock: &LockHistory, report: &mut Report) {
     let open = lock.calls.iter().filter(|call| call.outcome == Outcome::Open);
     for call in open {
         let gone = history.killed(call.process).is_some();
@@ -320,7 +346,7 @@ pub(super) fn returns(history: &History, lock: &LockLine, report: &mut Report) {
     }
 }
 
-/// How long hand-offs and takeovers took.
+/// The durations of hand-offs and takeovers.
 #[derive(Default)]
 pub(super) struct Clocked {
     hand_offs: Vec<u64>,
@@ -332,7 +358,7 @@ impl Clocked {
     pub(super) fn add(
         &mut self,
         history: &History,
-        lock: &LockLine,
+        lock: &LockHistory,
         order: &[Hold],
         report: &mut Report,
     ) {
@@ -389,8 +415,9 @@ impl Clocked {
     }
 }
 
-/// Neither who let go nor who waited felt a fault, or was about to recover from one. What they left is over when a lease is.
-fn is_calm(history: &History, lock: &LockLine, release: &Call, next: &Call) -> bool {
+/// Returns whether neither the holder nor the waiter met a fault, or was recovering from one. Their
+/// residue expires with a lease.
+fn is_calm(history: &History, lock: &LockHistory, release: &Operation, next: &Operation) -> bool {
     let before = history.header.lease.unwrap_or(history.header.told_within);
     let mut felt = [release, next].into_iter().flat_map(|call| {
         history.felt(&lock.name, call.process, call.invoke.minus(before), call.ret)
@@ -398,8 +425,15 @@ fn is_calm(history: &History, lock: &LockLine, release: &Call, next: &Call) -> b
     felt.next().is_none()
 }
 
-/// A hand-off ends within the bound on all of them, if neither of the two felt a fault from a lease before until then.
-fn is_in_time(h: &History, lock: &LockLine, release: &Call, next: &Call, report: &mut Report) {
+/// Checks that a hand-off ends within the bound on all of them, if neither side met a fault from
+/// one lease before until then.
+fn is_in_time(
+    h: &History,
+    lock: &LockHistory,
+    release: &Operation,
+    next: &Operation,
+    report: &mut Report,
+) {
     let Some(bound) = h.header.all else { return };
     let latest = release.invoke.plus(bound);
     let from = release.invoke.minus(h.header.lease.unwrap_or_default());

@@ -1,21 +1,26 @@
 //! K2, K4 and FIFO: the order of grants.
 
-use super::holds::{Hold, Presence, is_fenced};
+use super::holds::{Hold, IntervalIndex, is_fenced};
 use super::record::{Assumption, Grade, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
+use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
 
-/// K2: no grant can have begun before the one before it ended. Notes for each when it can have begun
-/// at the earliest, and that it had ended when the next one was there.
-pub(super) fn sweep(history: &History, lock: &LockLine, order: &mut [Hold], report: &mut Report) {
-    let mut free_from = At::START;
+/// Checks K2: no grant can have begun before the previous one ended. Sets for each the earliest
+/// possible start, and that it had ended when the next one was there.
+pub(super) fn sweep(
+    history: &History,
+    lock: &LockHistory,
+    order: &mut [Hold],
+    report: &mut Report,
+) {
+    let mut free_from = Time::START;
     let mut blocker = None;
     for index in 0..order.len() {
         let acquire = lock.acquire(order[index].grant);
         let mut from = acquire.asked.max(free_from);
         if from > acquire.ret {
             if let Some(earlier) = blocker {
-                too_early(history, lock, &order[earlier], &order[index], report);
+                overlapping_grants(history, lock, &order[earlier], &order[index], report);
             }
             from = acquire.ret;
         }
@@ -31,10 +36,16 @@ pub(super) fn sweep(history: &History, lock: &LockLine, order: &mut [Hold], repo
     }
 }
 
-fn too_early(h: &History, lock: &LockLine, earlier: &Hold, later: &Hold, report: &mut Report) {
+fn overlapping_grants(
+    h: &History,
+    lock: &LockHistory,
+    earlier: &Hold,
+    later: &Hold,
+    report: &mut Report,
+) {
     let (held, taken) = (lock.acquire(earlier.grant), lock.acquire(later.grant));
     if may_go_back(h, lock, held, taken) {
-        // Their order is not that of their fences.
+        // Their order is not that of their tokens.
         return;
     }
     let release = lock.released(&lock.grants[earlier.grant]);
@@ -63,11 +74,11 @@ fn too_early(h: &History, lock: &LockLine, earlier: &Hold, later: &Hold, report:
     }
 }
 
-/// K2: who is told that the lock is taken must have met somebody.
+/// Checks K2: a contended acquisition must have met another claim.
 pub(super) fn contention(
     history: &History,
-    lock: &LockLine,
-    contenders: &Presence,
+    lock: &LockHistory,
+    contenders: &IntervalIndex,
     report: &mut Report,
 ) {
     for (index, call) in lock.calls.iter().enumerate() {
@@ -80,12 +91,12 @@ pub(super) fn contention(
         }
         let lease = history.header.lease.unwrap_or_default() + history.header.margin;
         if history.breaks(Assumption::A2, &lock.name, call.invoke.minus(lease), call.ret) {
-            // Older data came back, and with them whoever had the lock then.
+            // Older data came back, and with them their holder.
             continue;
         }
-        if has_unknowing_neighbour(history, lock, call)
-            || meets_an_old_vote(history, lock, call)
-            || meets_who_came_back(history, lock, call)
+        if has_unaware_holder(history, lock, call)
+            || meets_stale_vote(history, lock, call)
+            || meets_restored_lock(history, lock, call)
         {
             continue;
         }
@@ -93,7 +104,7 @@ pub(super) fn contention(
             let name = history.name_of(call);
             let since = last.map_or(0, |span| span.until.t);
             format!(
-                "{name} was told that somebody else has the lock, but nobody had it or waited for it \
+                "{name} met contention, but no other client had the lock or waited for it \
                  between {} and {} ns; free since {since} ns: something was left behind",
                 call.invoke.t, call.ret.t
             )
@@ -101,18 +112,18 @@ pub(super) fn contention(
     }
 }
 
-/// Whoever lets go, and whose lock was taken away, by force or because something else broke, holds it as far as its own process
-/// knows, until it is told.
-fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> bool {
+/// Returns whether a holder in the same process may not know of its loss yet. A lock that was
+/// removed, or that is being released, stays held to its process until that is notified.
+fn has_unaware_holder(history: &History, lock: &LockHistory, call: &Operation) -> bool {
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
         let told = [
             lock.releases(grant).map(|release| release.ret).min(),
-            lock.told_gone(grant).map(|asked| asked.ret),
+            lock.first_not_held(grant).map(|asked| asked.ret),
             grant.lost.as_ref().map(|&(at, ..)| at),
         ];
-        let knows_from = told.into_iter().flatten().min().unwrap_or(At::NEVER);
-        let is_letting_go = |release: &Call| {
+        let knows_from = told.into_iter().flatten().min().unwrap_or(Time::NEVER);
+        let is_letting_go = |release: &Operation| {
             let bound = release.invoke.plus(history.header.drain);
             release.invoke <= call.ret && call.invoke <= release.ret.min(bound)
         };
@@ -124,9 +135,10 @@ fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> b
     })
 }
 
-/// Whether two faults came together: one kept a server from hearing that somebody let go, and another one keeps the caller
-/// from the servers that have. What was left is gone with its lease.
-fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
+/// Returns whether two faults combined. One kept a release or cancellation from a server, and
+/// another one keeps the caller from the servers that have it. The stale vote expires with its
+/// lease.
+fn meets_stale_vote(history: &History, lock: &LockHistory, call: &Operation) -> bool {
     let header = &history.header;
     if !header.votes {
         return false;
@@ -137,7 +149,7 @@ fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
     let is_another = |fault: &Window| missed.iter().any(|&one| !std::ptr::eq(one, fault));
     let fades = header.fades.unwrap_or(header.takeover);
     let lasts = header.lease.unwrap_or_default() + header.margin + fades;
-    let has_left_one = |other: &Call, until: At| {
+    let has_left_one = |other: &Operation, until: Time| {
         let mut unheard = met(other.process, other.invoke, until.plus(fades).min(call.ret));
         other.invoke <= call.ret && call.invoke <= until.plus(lasts) && unheard.any(is_another)
     };
@@ -151,12 +163,13 @@ fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
     others.any(|(other, until)| has_left_one(other, until))
 }
 
-/// Whether somebody had let go whose release went down with the server that had confirmed it, and whose lease is not over.
-fn meets_who_came_back(history: &History, lock: &LockLine, call: &Call) -> bool {
+/// Returns whether a lock was restored: its release was lost with the server that had confirmed it,
+/// and its lease is not over.
+fn meets_restored_lock(history: &History, lock: &LockHistory, call: &Operation) -> bool {
     let header = &history.header;
     let lease = header.lease.unwrap_or_default() + header.margin;
     let passed_on = header.fades.unwrap_or(header.takeover);
-    // Also one whose answer was lost.
+    // Also a release whose answer was lost.
     let mut releases = lock.grants.iter().flat_map(|grant| lock.releases(grant));
     releases.any(|release| {
         release.invoke <= call.ret
@@ -170,12 +183,12 @@ fn meets_who_came_back(history: &History, lock: &LockLine, call: &Call) -> bool 
     })
 }
 
-pub(super) fn is_busy(call: &Call) -> bool {
+pub(super) fn is_busy(call: &Operation) -> bool {
     call.op.acquires() && call.outcome == Outcome::Fail && call.err == Some(Why::Busy)
 }
 
-/// K4: tokens are there if declared, unique, and grow in the order of grants.
-pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+/// Checks K4: tokens are present if declared, unique, and grow in the order of grants.
+pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
     let declared = history.header.fencing != Grade::None;
     for grant in &lock.grants {
         let acquire = lock.acquire_of(grant);
@@ -212,8 +225,9 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
             regressed(history, lock, one, other, report);
         }
     }
-    // From the highest fence down: no lower one may be asked for after a higher one was granted.
-    let mut first: Option<&Call> = None;
+    // From the highest token down: a lower one must not be requested after a higher one was
+    // granted.
+    let mut first: Option<&Operation> = None;
     for hold in order.iter().rev() {
         let acquire = lock.acquire(hold.grant);
         if let Some(higher) = first.filter(|higher| higher.ret < acquire.asked) {
@@ -225,24 +239,24 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
     }
 }
 
-/// A client has refused a token itself, because it had seen a higher one.
-fn refused(h: &History, lock: &LockLine, call: &Call, report: &mut Report) {
+/// Checks a client's own refusal of a token, which is right after it has seen a higher one.
+fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Report) {
     let seen = lock.grants.iter().map(|grant| lock.acquire_of(grant));
     let seen = seen.filter(|seen| h.are_together(seen, call) && seen.ret <= call.ret);
     let seen: Vec<_> = seen.collect();
-    let is_unknown = |other: &&Call| {
+    let is_unknown = |other: &&Operation| {
         other.op.acquires() && matches!(other.outcome, Outcome::Info | Outcome::Open)
     };
     let others = lock.calls.iter().filter(is_unknown).filter(|other| h.are_together(other, call));
     let mut others = others.filter(|other| other.lines != call.lines);
-    let meanwhile = |other: &Call| other.invoke <= call.ret && other.ret >= call.invoke;
+    let meanwhile = |other: &Operation| other.invoke <= call.ret && other.ret >= call.invoke;
     if seen.iter().any(|seen| seen.ret > call.invoke) || others.any(meanwhile) {
-        // The grant may be from before that one, and word of it late.
+        // The grant may be older than that one, and its notification delayed.
         return;
     }
     let highest = seen.into_iter().max_by_key(|seen| seen.fence);
-    // What it has seen besides, nobody knows.
-    let from = highest.map_or(At::START, |highest| highest.asked);
+    // The other tokens that it has seen are unknown.
+    let from = highest.map_or(Time::START, |highest| highest.asked);
     if fences_may_go_back(h, lock, from, call.ret) {
         report.excused_fences += 1;
         return;
@@ -257,7 +271,13 @@ fn refused(h: &History, lock: &LockLine, call: &Call, report: &mut Report) {
     });
 }
 
-fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report: &mut Report) {
+fn regressed(
+    h: &History,
+    lock: &LockHistory,
+    earlier: &Operation,
+    later: &Operation,
+    report: &mut Report,
+) {
     if may_go_back(h, lock, earlier, later) {
         report.excused_fences += 1;
         return;
@@ -269,19 +289,31 @@ fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report:
     });
 }
 
-/// Whether the fences of two grants may be in the wrong order: both the server's clock and its data were lost.
-pub(super) fn may_go_back(h: &History, lock: &LockLine, one: &Call, other: &Call) -> bool {
+/// Returns whether the tokens of two grants may be in the wrong order, because the server has lost
+/// its clock and its data.
+pub(super) fn may_go_back(
+    h: &History,
+    lock: &LockHistory,
+    one: &Operation,
+    other: &Operation,
+) -> bool {
     fences_may_go_back(h, lock, one.asked.min(other.asked), one.ret.max(other.ret))
 }
 
-fn fences_may_go_back(h: &History, lock: &LockLine, from: At, until: At) -> bool {
+fn fences_may_go_back(h: &History, lock: &LockHistory, from: Time, until: Time) -> bool {
     let broken = |assumption| h.breaks(assumption, &lock.name, from, until);
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }
 
-/// Whether a waiter certainly stood in line before `other` began, and up to its grant: it felt no fault then, nor shortly
-/// before. Where locks are sent, it may also have lost its place with others of its process who let a lease run out.
-fn stood_in_line(history: &History, lock: &LockLine, waiter: &Call, other: &Call) -> bool {
+/// Returns whether a waiter was certainly queued before `other` began, and until its grant: it met
+/// no fault then, nor shortly before. Where locks are pushed, it may also have lost its position
+/// together with other waiters of its process that let a lease expire.
+fn was_queued(
+    history: &History,
+    lock: &LockHistory,
+    waiter: &Operation,
+    other: &Operation,
+) -> bool {
     let after = history.header.fifo_after.unwrap_or_default();
     let recovers = history.header.recovers.unwrap_or(history.header.drain);
     let from = other.invoke.minus(after + recovers).max(waiter.invoke);
@@ -292,19 +324,24 @@ fn stood_in_line(history: &History, lock: &LockLine, waiter: &Call, other: &Call
     !is_passed_over && history.felt(&lock.name, waiter.process, from, other.ret).next().is_none()
 }
 
-/// Who certainly stood in line before another began to wait is served before it.
-pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+/// Checks FIFO: a waiter that was certainly queued before another one is served before it.
+pub(super) fn fifo_order(
+    history: &History,
+    lock: &LockHistory,
+    order: &[Hold],
+    report: &mut Report,
+) {
     let Some(after) = history.header.fifo_after else { return };
-    let mut latest = At::START;
+    let mut latest = Time::START;
     for (place, hold) in order.iter().enumerate() {
         let acquire = lock.acquire(hold.grant);
-        let is_later = |other: &Call| other.invoke > acquire.invoke.plus(after);
+        let is_later = |other: &Operation| other.invoke > acquire.invoke.plus(after);
         let is_queued = acquire.op == Op::Acquire && !acquire.overtakable;
         if is_queued && latest > acquire.invoke.plus(after) {
             let earlier = order[..place].iter().rev().map(|hold| lock.acquire(hold.grant));
             let mut meanwhile = earlier.take_while(|other| other.ret >= acquire.invoke);
             let overtaker = meanwhile
-                .find(|other| is_later(other) && stood_in_line(history, lock, acquire, other));
+                .find(|other| is_later(other) && was_queued(history, lock, acquire, other));
             if let Some(other) = overtaker {
                 overtaken(history, lock, acquire, other, report);
             }
@@ -313,7 +350,13 @@ pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], rep
     }
 }
 
-fn overtaken(h: &History, lock: &LockLine, waiter: &Call, other: &Call, report: &mut Report) {
+fn overtaken(
+    h: &History,
+    lock: &LockHistory,
+    waiter: &Operation,
+    other: &Operation,
+    report: &mut Report,
+) {
     let lines = [waiter.lines[0], waiter.lines[1], other.lines[0], other.lines[1]];
     report.violation(Rule::Fifo, &lock.name, &lines, || {
         let (name, overtaker) = (h.name_of(waiter), h.name_of(other));

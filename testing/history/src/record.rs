@@ -1,4 +1,4 @@
-//! What stands in a history: one JSON object a line, told apart by `kind`.
+//! The lines of a history: one JSON object each, distinguished by `kind`.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -9,114 +9,118 @@ use serde::{Deserialize, Serialize};
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// The first line: what was promised in this run.
+    /// The first line: the promises of this run.
     Header(Header),
-    /// A call, its outcome, or a loss.
+    /// An operation's invocation or completion, or a loss.
     Record(Record),
-    /// Something was broken on purpose.
+    /// The start of an injected fault.
     Fault(Fault),
-    /// The fault of that number is over.
+    /// The end of the fault of that number.
     Heal(Heal),
-    /// What was left on the server.
+    /// The state left on the server.
     Residue(Residue),
 }
 
-/// What was promised in a run, and what the run breaks on purpose. Durations are nanoseconds.
+/// The promises of a run, and the assumptions that it breaks on purpose. Durations are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// Of this format: [`VERSION`](Self::VERSION).
+    /// The version of this format: [`VERSION`](Self::VERSION).
     pub version: u32,
     /// Names the run.
     pub run: String,
-    /// What the run was drawn from.
+    /// The seed of the run.
     pub seed: u64,
     /// The backend's name.
     pub backend: String,
     /// The clock that `t` was read from.
     pub clock: ClockName,
-    /// True if one recorder has written all lines: then the order of lines is the order of time, also
-    /// where `t` is equal.
+    /// True if one recorder has written all lines. Then the order of lines is the order of time,
+    /// also where `t` is equal.
     pub sequential: bool,
-    /// Grade of the fencing tokens.
+    /// The grade of the fencing tokens.
     pub fencing: Grade,
-    /// First come, first served among waits that began at least this far apart: so long may it take a
-    /// wait to get into line. `None` if no order is promised.
+    /// Waits that began at least this far apart are served first come, first served: a wait may
+    /// take this long to be queued. `None` if no order is promised.
     #[serde(default, with = "nanos_option")]
     pub fifo_after: Option<Duration>,
-    /// How long a server keeps a lock that is not renewed. `None` if it ends with its process.
+    /// The time for which a server keeps a lock that is not renewed. `None` if the lock ends with
+    /// its process.
     #[serde(default, with = "nanos_option")]
     pub lease: Option<Duration>,
-    /// How long before the end of its lease a holder gives up.
+    /// The time before the end of its lease at which a holder stops treating the lock as held.
     #[serde(with = "nanos")]
     pub margin: Duration,
-    /// From the end of a crashed holder's lease until a waiter holds.
+    /// The bound from the end of a crashed holder's lease until a waiter holds the lock.
     #[serde(with = "nanos")]
     pub takeover: Duration,
-    /// From the answer to a release until a waiter holds.
+    /// The bound from the answer to a release until a waiter holds the lock.
     #[serde(with = "nanos")]
     pub hand_off: Duration,
-    /// Half of the hand-offs that no fault disturbed take no longer, from the call of the release on. Not judged if it is
-    /// not there.
+    /// The bound on the median of the undisturbed hand-offs, from the invocation of the release.
+    /// Not checked if absent.
     #[serde(default, with = "nanos_option")]
     pub half: Option<Duration>,
-    /// The same, for nine in ten of them.
+    /// The same bound for nine in ten of them.
     #[serde(default, with = "nanos_option")]
     pub most: Option<Duration>,
-    /// The same, for all of them: none whose holder and waiter felt no fault, from a lease before its release on, takes
-    /// longer.
+    /// The same bound for all of them: hand-offs whose holder and waiter met no fault, from one
+    /// lease before the release.
     #[serde(default, with = "nanos_option")]
     pub all: Option<Duration>,
-    /// From the end of a lease until its holder is told, if it runs.
+    /// The bound from the end of a lease until its holder is notified, if it runs.
     #[serde(with = "nanos")]
     pub told_within: Duration,
-    /// From the end of a fault until nothing is left of it.
+    /// The time from the end of a fault until it has no more effects.
     #[serde(with = "nanos")]
     pub drain: Duration,
-    /// From the end of a fault until a client that felt it waits no longer than one that did not. As `drain` if it
-    /// is not there, and then nobody asks for a reason of what fails.
+    /// The time from the end of a fault until a client that met it waits no longer than another
+    /// one. `drain` if absent, and then failures need no reason.
     #[serde(default, with = "nanos_option")]
     pub recovers: Option<Duration>,
-    /// From the end of a call that no fault disturbed, and whose outcome nobody knows, until nothing is left of it, besides
-    /// a lease. As `takeover` if it is not there.
+    /// The time from the end of an undisturbed call with unknown outcome until only a lease is left
+    /// of it. `takeover` if absent.
     #[serde(default, with = "nanos_option")]
     pub fades: Option<Duration>,
-    /// The machine takes no time, as on a paused clock: one failure without a reason is too many.
+    /// True if the machine takes no time, as on a paused clock: then a single failure without a
+    /// reason is a violation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
-    /// What a server that hands locks over may spend on each who stood in line when its process was killed, stopped or cut
-    /// off.
+    /// The time that a server with hand-off may spend on each queued waiter whose process was
+    /// killed, stopped or partitioned.
     #[serde(default, with = "nanos_option")]
     pub absent: Option<Duration>,
-    /// From the point where a server takes writes again, perhaps with older data
-    /// ([`Trouble::Resumes`]), until a contended lock is granted again. Not judged if it is not
-    /// there.
+    /// The bound from the point where a server takes writes again, perhaps with older data
+    /// ([`Trouble::Resumes`]), until a contended lock is granted again. Not checked if absent.
     #[serde(default, with = "nanos_option")]
     pub resumes: Option<Duration>,
-    /// The bound on a call of the backend. Calls that meet a bound within one timeout count as one moment.
+    /// The bound on a call of the backend. Calls that meet a bound within one timeout count as one
+    /// moment.
     #[serde(default, with = "nanos_option")]
     pub timeout: Option<Duration>,
-    /// Which renewals stand in the history.
+    /// The renewals that the history contains.
     #[serde(default)]
     pub renewals: Renewals,
-    /// What may be left on the server in the end, with `*` for anything. `None`: nobody looks.
+    /// The names that may be left on the server in the end, with `*` for anything. `None` if they
+    /// are not checked.
     #[serde(default)]
     pub residue: Option<Vec<String>>,
     /// The assumptions that faults of this run break.
     #[serde(default)]
     pub breaks: Vec<Assumption>,
-    /// Locks are handed over inside of processes, which their servers do not see: the low byte of a token counts how
-    /// often its hold was passed on.
+    /// True if locks are handed over inside processes without their servers: the low byte of a
+    /// token counts the hand-overs of its hold.
     #[serde(default)]
     pub passes_on: bool,
-    /// The low byte of a token counts hand-overs: it is zero where nothing is passed on.
+    /// True if the low byte of a token counts hand-overs: it is zero where there are none.
     #[serde(default)]
     pub counts_hand_overs: bool,
-    /// Locks are pushed to waiters. A waiter that lets a pushed lease expire without an answer counts
-    /// as dead, and so do the other waiters of its process. Others may be served before them.
+    /// Locks are pushed to waiters. A waiter that lets a pushed lease expire without an answer
+    /// counts as dead, and so do the other waiters of its process. Others may be served before
+    /// them.
     #[serde(default)]
     pub passes_over: bool,
-    /// Leases depend on a session whose timeout may shrink: a deadline may move back, and the latest
-    /// one counts.
+    /// Leases depend on a session whose timeout may shrink: a deadline may move back, and the
+    /// latest one counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_back: bool,
     /// A majority of servers grants a lock. A server that missed a release may keep out the clients
@@ -125,7 +129,7 @@ pub struct Header {
     pub votes: bool,
 }
 
-/// How far fencing tokens can be trusted; see [`Fencing`].
+/// The durability of fencing tokens; see [`Fencing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
@@ -137,15 +141,15 @@ pub enum Grade {
     Durable,
 }
 
-/// Which renewals stand in the history.
+/// The renewals that a history contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Renewals {
-    /// Some may be missing: core renews in the background. The last `valid_until` may be too early, by what was learned
-    /// since the guard was asked.
+    /// Some may be missing, as core renews in the background. The last `valid_until` may be too
+    /// early, by the renewals since the last reading of the guard.
     #[default]
     Background,
-    /// All of them, or there are none: the last `valid_until` is the deadline.
+    /// All renewals, or there are none: the last `valid_until` is the deadline.
     Recorded,
 }
 
@@ -159,126 +163,130 @@ pub enum ClockName {
     MonotonicRaw,
 }
 
-/// What exclusion rests on. Broken on purpose, overlapping claims are counted and not a violation.
+/// A condition of exclusion. While it is broken on purpose, overlapping claims are counted and are
+/// no violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Assumption {
-    /// The server's clock runs at our rate and is not stepped.
+    /// The server's clock runs at the clients' rate and is not stepped.
     A1,
     /// The server keeps what it acknowledged.
     A2,
-    /// Nobody breaks, evicts or closes by force.
+    /// No operator breaks, evicts or closes by force.
     A3,
-    /// Each member of a quorum keeps what it acknowledged. Exclusion does not rest on it while a majority does, but
-    /// a lock that a bare majority has may be lost before its lease ends.
+    /// Each member of a quorum keeps what it acknowledged. Exclusion does not depend on it while a
+    /// majority of members does. But a lock with a bare majority may be lost before its lease ends.
     Minority,
-    /// A release outlasts the server that has confirmed it. Nobody who holds a lock rests on it: one that was let go comes back
-    /// for the rest of its lease.
+    /// A release survives the failure of the server that has confirmed it. No holder depends on it:
+    /// a released lock may come back for the rest of its lease.
     Releases,
 }
 
-/// A call, its outcome, or a loss.
+/// An operation's invocation or completion, or a loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// See [`Kind`].
     pub kind: Kind,
     /// Nanoseconds on the recorder's clock.
     pub t: u64,
-    /// Who: has one call under way at most, and none any more after `info`. Up to the first `/`, the
-    /// name of the operating system's process that faults speak of.
+    /// The client, with at most one operation in progress, and none after `info`. The part before
+    /// the first `/` names the operating system's process, to which faults refer.
     #[serde(rename = "proc")]
     pub process: String,
-    /// On which lock, or on the resource that this lock guards.
+    /// The lock, or the resource that this lock guards.
     pub lock: String,
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// Which acquisition: named by its first record, repeated by all that follow.
+    /// The acquisition: named by its first record, repeated by all that follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
     /// The fencing token, of a grant, of a write, or of a read that shows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
-    /// Of an acquisition: nobody renews its lease, so that its end has a reason.
+    /// Marks an acquisition whose lease is not renewed, so that its end has a reason.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unrenewed: bool,
-    /// Of an acquisition: later ones may be served before it. A program has to start before it is queued,
-    /// or its lease is so short that a busy machine misses the grant.
+    /// Marks an acquisition that later ones may overtake. A program has to start before it is
+    /// queued, or its lease is so short that a busy machine misses the grant.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overtakable: bool,
-    /// Up to when the lock was ours at least, on the recorder's clock. Of a release when it is called: what the guard
-    /// knew then.
+    /// The time up to which the lock is certainly held, on the recorder's clock. For the invocation
+    /// of a release: the deadline that the guard knew then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<u64>,
-    /// Of an acquisition with a minimum hold: the lock may stay shut until then, also if it is given back before.
+    /// For an acquisition with a minimum hold: the time up to which the lock may stay unavailable,
+    /// even if it is released before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<u64>,
-    /// Of an acquisition whose hold outlasts its process, where others end with theirs: its lease.
+    /// The lease of a hold that outlasts its process, on a backend whose other holds end with
+    /// theirs.
     #[serde(default, with = "nanos_option", skip_serializing_if = "Option::is_none")]
     pub lease: Option<Duration>,
-    /// What the guarded counter was after a write, or at a read.
+    /// The value of the guarded counter after a write, or at a read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
-    /// Why not, or why lost.
+    /// The reason of the failure or loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub err: Option<Why>,
-    /// As in the header, if it is there.
+    /// The run of the header, if present.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub run: String,
-    /// As in the header, if it is there.
+    /// The seed of the header, if present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
-/// What a [`Record`] tells about a call.
+/// The type of a [`Record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// It is about to be made.
+    /// The invocation.
     Invoke,
-    /// It succeeded.
+    /// The completion of an operation that succeeded.
     Ok,
-    /// It certainly changed nothing.
+    /// The completion of an operation that certainly changed nothing.
     Fail,
-    /// Nobody knows: it may take effect at any time after its invocation, once or never.
+    /// The completion with unknown outcome: the operation may take effect at any time after its
+    /// invocation, once or never.
     Info,
-    /// No call: something happened to a grant.
+    /// An event of a grant, without an operation.
     Event,
 }
 
-/// What is done.
+/// A type of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// Takes the lock, waiting for it; with or without a bound.
+    /// Acquires the lock, waiting for it, with or without a bound.
     Acquire,
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     Try,
-    /// Makes the lease last longer. As an event: the guard has learned of a later deadline by itself.
+    /// Prolongs the lease. As an event: the guard has learned of a later deadline by itself.
     Renew,
     /// Asks the guard whether the lock is held: `ok` if so, `fail` if not.
     Check,
-    /// Gives the lock back: `ok` if the backend confirmed that it was held until now.
+    /// Releases the lock: `ok` if the backend confirmed that it was held until now.
     Release,
-    /// The event that the guard was told of its loss.
+    /// The event that the guard was notified of its loss.
     Lost,
-    /// Increments the guarded counter: `ok` if it let the fence pass, `fail` if not.
+    /// Increments the guarded counter: `ok` if it accepted the token, `fail` if not.
     Write,
     /// Reads the guarded counter.
     Read,
 }
 
-/// Why a call failed, why its outcome is unknown, or why a lock was lost.
+/// The reason why an operation failed, why its outcome is unknown, or why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// Somebody else has the lock.
+    /// Another client has the lock.
     Busy,
-    /// The backend says that the lock was not held by this grant any more.
+    /// The backend reports that this grant did not hold the lock any more.
     NotHeld,
-    /// The guard had been told of its loss before.
+    /// The guard had been notified of its loss before.
     Lost,
-    /// The lock is gone; whether by this call is unknown.
+    /// The lock is gone, perhaps by this operation.
     Gone,
-    /// The resource has seen a higher fence.
+    /// The resource has seen a higher token.
     Fenced,
     /// The lease ended without a renewal.
     Expired,
@@ -289,19 +297,19 @@ pub enum Why {
     Other(String),
 }
 
-/// Something was broken on purpose, from now until it is healed.
+/// The start of an injected fault, which lasts until it is healed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Nanoseconds on the recorder's clock, read before the fault was caused.
     pub t: u64,
-    /// Which, for [`Heal`].
+    /// The number of the fault, for [`Heal`].
     pub id: u64,
-    /// What was done.
+    /// The type of the fault.
     pub what: Trouble,
-    /// To which process; `None` for all, as when the server is stopped.
+    /// The process that it affects; `None` for all, as when the server is stopped.
     #[serde(rename = "proc", default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// To which lock, or to which of them; `None` for all.
+    /// The lock or locks that it affects; `None` for all.
     #[serde(
         rename = "lock",
         default,
@@ -309,34 +317,35 @@ pub struct Fault {
         skip_serializing_if = "Option::is_none"
     )]
     pub locks: Option<Vec<String>>,
-    /// The assumptions that do not hold meanwhile.
+    /// The assumptions that do not hold during the fault.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub breaks: Vec<Assumption>,
-    /// Clients need not notice it, as when one member of a quorum is away: it excuses no wait and no error.
+    /// True if clients need not notice it, as when one member of a quorum is down: it excuses no
+    /// wait and no error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
 }
 
-/// What was done on purpose.
+/// A type of fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
-    /// The process was stopped: it neither renews nor can be told anything.
+    /// The process was stopped: it neither renews nor receives notifications.
     Stop,
     /// The process was killed.
     Kill,
-    /// The runtime of the application was blocked: it called nothing and heard nothing, while its locks
-    /// were renewed.
+    /// The runtime of the application was blocked: it made no calls and received no notifications,
+    /// while its locks were renewed.
     Starve,
-    /// Nothing passes between the process and its server.
+    /// No data passes between the process and its server.
     Partition,
-    /// Somebody has the lock whose calls are not recorded: a client of another library. That disturbs nobody, but
-    /// for the locks that it is taken from.
+    /// A client of another library has the lock, and its operations are not recorded. It affects
+    /// only the locks that it is taken from.
     Foreign,
     /// A server takes writes again after a failover or a restart, perhaps with older data. A point
-    /// in time inside of the fault that it is named after, and no fault itself.
+    /// in time inside the fault whose name it bears, and no fault itself.
     Resumes,
-    /// Anything else, in words: a slow network, a restart, a step of the clock.
+    /// Any other fault, in words: a slow network, a restart, a step of the clock.
     #[serde(untagged)]
     Other(String),
 }
@@ -346,17 +355,19 @@ pub enum Trouble {
 pub struct Heal {
     /// Nanoseconds on the recorder's clock, read after the fault had ended.
     pub t: u64,
-    /// Which.
+    /// The number of the fault.
     pub id: u64,
-    /// False if it came to nothing, as when there was no lock to remove: then nothing is excused by it.
+    /// False if the fault did not happen, for example because there was no lock to remove. Then it
+    /// excuses nothing.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub happened: bool,
-    /// It has certainly removed the lock that it names: its holder does not hold it any more.
+    /// True if it has certainly removed the lock that it names: its holder does not hold it any
+    /// more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }
 
-/// What was left on the server when all was over.
+/// The state left on the server after the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Residue {
     /// Nanoseconds on the recorder's clock.
@@ -366,11 +377,11 @@ pub struct Residue {
 }
 
 impl Header {
-    /// The format that is written and understood.
+    /// The version of the format that is written and read.
     pub const VERSION: u32 = 1;
 
-    /// What a backend declares for locks with this ttl, with two seconds more wherever the load of the
-    /// machine counts. Set what the run knows better.
+    /// Returns the promises of a backend for locks with this ttl, with an allowance of two seconds
+    /// wherever the load of the machine counts. The run overrides those that it knows better.
     #[must_use]
     pub fn new(run: &str, seed: u64, caps: &Capabilities, ttl: Duration) -> Self {
         let slack = Duration::from_secs(2);
@@ -420,13 +431,13 @@ impl Header {
 }
 
 impl Assumption {
-    /// True if exclusion rests on it.
+    /// Returns true if exclusion depends on it.
     #[must_use]
     pub fn guards_exclusion(self) -> bool {
         !matches!(self, Self::Minority | Self::Releases)
     }
 
-    /// True if a hold may end before its time without it.
+    /// Returns true if a hold may end early without it.
     #[must_use]
     pub fn guards_holds(self) -> bool {
         self != Self::Releases
@@ -434,7 +445,7 @@ impl Assumption {
 }
 
 impl Op {
-    /// True if a grant comes of it.
+    /// Returns true if it may lead to a grant.
     #[must_use]
     pub fn acquires(self) -> bool {
         matches!(self, Self::Acquire | Self::Try)
@@ -472,11 +483,11 @@ impl From<Loss> for Why {
 }
 
 impl Line {
-    /// Reads a line.
+    /// Parses a line. Fields that this version does not know are skipped.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, without its number. Fields that this version does not know are skipped.
+    /// The defect, without the line number.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Peek<'a> {
@@ -496,7 +507,7 @@ impl Line {
         }
     }
 
-    /// The line as it is written, with its end.
+    /// Returns the line as it is written, with its end.
     #[must_use]
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
@@ -518,7 +529,7 @@ impl Line {
         text.expect("names and numbers can be written as JSON") + "\n"
     }
 
-    /// When; the header has no time.
+    /// Returns the time of the line; the header has none.
     #[must_use]
     pub fn t(&self) -> Option<u64> {
         match self {
@@ -535,7 +546,7 @@ fn yes() -> bool {
     true
 }
 
-/// A duration as nanoseconds, as far as 64 bits go.
+/// Returns a duration as nanoseconds, capped at 64 bits.
 pub(super) fn nanos_of(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -580,7 +591,7 @@ mod one_or_more {
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Names {
+    enum OneOrMore {
         One(String),
         More(Vec<String>),
     }
@@ -600,9 +611,9 @@ mod one_or_more {
     where
         D: serde::Deserializer<'de>,
     {
-        Ok(Option::<Names>::deserialize(from)?.map(|names| match names {
-            Names::One(name) => vec![name],
-            Names::More(names) => names,
+        Ok(Option::<OneOrMore>::deserialize(from)?.map(|names| match names {
+            OneOrMore::One(name) => vec![name],
+            OneOrMore::More(names) => names,
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Writes a history while it happens.
+//! Records a history during a run.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,8 +17,8 @@ use super::record::{
 };
 use super::timeline::{History, Unreadable};
 
-/// A deadline is read again if its reading took longer: a task that stood still meanwhile would seem to have learned an
-/// earlier one.
+/// The longest reading of a deadline that is used: a task that stood still meanwhile would seem to
+/// have learned an earlier deadline.
 const PRECISE: u64 = 1_000_000;
 
 /// The clock of a recorder.
@@ -32,20 +32,21 @@ enum Source {
 }
 
 impl Clock {
-    /// Core's clock, which can be paused, counted from now. For one process: others read another clock.
+    /// Returns core's clock, which can be paused, counted from now. It is for one process, as other
+    /// processes read another clock.
     #[must_use]
     pub fn core() -> Self {
         Self(Source::Core(Moment::now()))
     }
 
-    /// `CLOCK_MONOTONIC_RAW`: the same for all processes of a host, and out of reach of whatever steps
-    /// or bends their clocks. It is not paused, and stands still while the machine is suspended.
+    /// Returns `CLOCK_MONOTONIC_RAW`: it is the same for all processes of a host, and no test steps
+    /// or slews it. It is not paused, and stands still while the machine is suspended.
     #[must_use]
     pub fn raw() -> Self {
         Self(Source::Raw)
     }
 
-    /// Nanoseconds on this clock.
+    /// Returns the nanoseconds on this clock.
     #[must_use]
     pub fn now(self) -> u64 {
         match self.0 {
@@ -66,15 +67,15 @@ impl Clock {
     }
 }
 
-/// Takes down what many tasks and threads do. Cheap to clone.
+/// A recorder of the operations of many tasks and threads. Cheap to clone.
 ///
-/// A record has its time, and has been stored, when the call that makes it returns: an invocation is in
-/// the history before the call is made, an answer only after it has come. Time and place in the history
-/// are given in one step, so that the order of lines is the order of time.
+/// A record has its time, and is stored, when the call that makes it returns. An invocation is in
+/// the history before the call is made, an answer only after it has come. Time and position in the
+/// history are assigned in one step, so that the order of lines is the order of time.
 ///
-/// Several processes write to one recorder through a pipe each ([`joining`](Self::joining)), or write
-/// files that are put together afterwards, one header first: with [`Clock::raw`], their times compare.
-/// Their header says `sequential: false`.
+/// Several processes write to one recorder through a pipe each ([`joining`](Self::joining)), or
+/// write files that are merged afterwards, one header first. With [`Clock::raw`], their times
+/// compare. Their header says `sequential: false`.
 #[derive(Clone, Debug)]
 pub struct Recorder(Arc<Inner>);
 
@@ -105,19 +106,19 @@ impl fmt::Debug for Sink {
 }
 
 impl Recorder {
-    /// Keeps the history in memory; see [`history`](Self::history).
+    /// Returns a recorder that keeps the history in memory; see [`history`](Self::history).
     #[must_use]
     pub fn in_memory(clock: Clock, header: Header) -> Self {
         Self::begin(clock, header, Sink::Memory(Vec::new()))
     }
 
-    /// Writes a line at a time, with one call of `write`. What is buffered behind that is lost if the
-    /// process is killed.
+    /// Returns a recorder that writes each line with one call of `write`. Data that a buffered
+    /// stream holds are lost if the process is killed.
     pub fn to(clock: Clock, header: Header, stream: impl Write + Send + 'static) -> Self {
         Self::begin(clock, header, Sink::Stream(Box::new(stream)))
     }
 
-    /// For a process that takes part in a run whose header another one writes.
+    /// Returns a recorder for a process in a run whose header another one writes.
     pub fn joining(
         clock: Clock,
         run: &str,
@@ -139,8 +140,8 @@ impl Recorder {
         Self(Arc::new(Inner { clock, run, seed, faults, sink }))
     }
 
-    /// Somebody who makes one call at a time. `process` names it in this run, and no other: up to the
-    /// first `/`, the operating system's process.
+    /// Returns a client that makes one call at a time. `process` is its unique name in this run;
+    /// the part before the first `/` names the operating system's process.
     #[must_use]
     pub fn client(&self, process: impl Into<String>) -> Client {
         let process = process.into();
@@ -151,8 +152,8 @@ impl Recorder {
         Client { recorder, process, name, unrenewed, overtakable, kept, lease, retired, grants }
     }
 
-    /// Notes that something is going to be broken. To be called before it is, so that the fault lies
-    /// inside of what is noted. It lasts until [`UnderFault::heal`].
+    /// Prepares the record of a fault. It is begun before the fault is caused, so that the fault
+    /// lies inside the recorded interval, which lasts until [`UnderFault::heal`].
     pub fn fault(&self, what: Trouble) -> FaultNote<'_> {
         let id = self.0.faults.fetch_add(1, Ordering::Relaxed);
         let (process, locks, breaks) = (None, None, Vec::new());
@@ -160,8 +161,8 @@ impl Recorder {
         FaultNote { recorder: self, fault }
     }
 
-    /// Notes what another process says that it does, at the time of now, or that came of it, at the time that it has
-    /// stamped itself, on the same clock. The header of such a history says `sequential: false`.
+    /// Records an operation or event of another process: with the time of now, or with its own
+    /// timestamp on the same clock. The header of such a history says `sequential: false`.
     pub fn note(&self, mut record: Record) {
         let stamped = record.t;
         self.name_run(&mut record);
@@ -172,12 +173,12 @@ impl Recorder {
         });
     }
 
-    /// Notes what is left on the server after the run.
+    /// Records the state left on the server after the run.
     pub fn residue(&self, left: Vec<String>) {
         self.put(|t| Line::Residue(Residue { t, left }));
     }
 
-    /// What was kept in memory so far.
+    /// Returns the history kept in memory so far.
     ///
     /// # Errors
     ///
@@ -186,23 +187,23 @@ impl Recorder {
         History::new(self.lines())
     }
 
-    /// The lines that were kept in memory so far, by their time.
+    /// Returns the lines kept in memory so far, by their time.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let mut lines = match &*self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(lines) => lines.clone(),
             Sink::Stream(_) | Sink::Broken(_) => Vec::new(),
         };
-        // What other processes have stamped arrives later.
+        // Records with timestamps of other processes arrive later.
         lines.sort_by_key(Line::t);
         lines
     }
 
-    /// Writes out what may be buffered.
+    /// Flushes the stream.
     ///
     /// # Errors
     ///
-    /// If anything could not be written: the history is not complete then.
+    /// Some data could not be written: the history is incomplete then.
     pub fn finish(&self) -> io::Result<()> {
         let mut sink = self.0.sink.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *sink {
@@ -239,11 +240,12 @@ impl Recorder {
         record.seed = Some(self.0.seed);
     }
 
-    /// Up to when a guard is held at least, on the recorder's clock: zero if it is not known to be held
-    /// at all, `None` if it has no lease.
+    /// Returns the time up to which a guard is certainly held, on the recorder's clock. Zero if it
+    /// may not be held at all, `None` if it has no lease.
     fn valid_until(&self, guard: &LockGuard) -> Option<u64> {
         loop {
-            // The clock first: whatever time passes in between makes the claim shorter, never longer.
+            // The clock is read first: any time that passes in between makes the claim shorter,
+            // never longer.
             let now = self.0.clock.now();
             let until = match guard.is_held() {
                 true => guard.valid_for().map(|left| now.saturating_add(nanos_of(left))),
@@ -255,7 +257,7 @@ impl Recorder {
         }
     }
 
-    /// A deadline that has passed, on the recorder's clock.
+    /// Returns a past deadline on the recorder's clock.
     fn at_deadline(&self, deadline: Moment) -> u64 {
         loop {
             let now = self.0.clock.now();
@@ -267,7 +269,7 @@ impl Recorder {
     }
 }
 
-/// A fault that is about to be noted.
+/// A fault that is about to be recorded.
 #[derive(Debug)]
 #[must_use = "nothing is noted before `begin`"]
 pub struct FaultNote<'a> {
@@ -276,36 +278,36 @@ pub struct FaultNote<'a> {
 }
 
 impl FaultNote<'_> {
-    /// It hits only this process of the operating system.
+    /// Limits the fault to this process of the operating system.
     pub fn process(mut self, process: &str) -> Self {
         self.fault.process = Some(process.to_owned());
         self
     }
 
-    /// It hits only this lock.
+    /// Limits the fault to this lock.
     pub fn lock(self, lock: &str) -> Self {
         self.locks([lock.to_owned()])
     }
 
-    /// It hits only these locks.
+    /// Limits the fault to these locks.
     pub fn locks(mut self, locks: impl IntoIterator<Item = String>) -> Self {
         self.fault.locks = Some(locks.into_iter().collect());
         self
     }
 
-    /// It breaks this assumption, which the header names as well.
+    /// Marks an assumption as broken, which the header names as well.
     pub fn breaks(mut self, assumption: Assumption) -> Self {
         self.fault.breaks.push(assumption);
         self
     }
 
-    /// Clients need not notice it.
+    /// Marks the fault as one that clients need not notice.
     pub fn hidden(mut self) -> Self {
         self.fault.hidden = true;
         self
     }
 
-    /// Notes it: now it may be caused.
+    /// Records the start: now the fault may be caused.
     pub fn begin(self) -> UnderFault {
         let Self { recorder, mut fault } = self;
         let id = fault.id;
@@ -317,7 +319,7 @@ impl FaultNote<'_> {
     }
 }
 
-/// A fault that lasts. Dropping this does not end it.
+/// A fault in progress. Dropping this does not end it.
 #[derive(Debug)]
 pub struct UnderFault {
     recorder: Recorder,
@@ -325,17 +327,17 @@ pub struct UnderFault {
 }
 
 impl UnderFault {
-    /// Notes that it is over. To be called after it is.
+    /// Records the end, after the fault is over.
     pub fn heal(self) {
         self.end(true, false);
     }
 
-    /// The same of a removal that certainly has removed its lock.
+    /// Records the end of a removal that has certainly removed its lock.
     pub fn has_removed(self) {
         self.end(true, true);
     }
 
-    /// Notes that it came to nothing.
+    /// Records that the fault did not happen.
     pub fn never_happened(self) {
         self.end(false, false);
     }
@@ -345,7 +347,7 @@ impl UnderFault {
     }
 }
 
-/// The name of a grant in a history, to tell of what becomes of it.
+/// The name of a grant in a history, for its later records.
 #[derive(Clone, Debug)]
 pub struct GrantId {
     recorder: Recorder,
@@ -355,7 +357,7 @@ pub struct GrantId {
 }
 
 impl GrantId {
-    /// Notes that the holder was told of its loss, and the deadline that had passed, if it had.
+    /// Records that the holder was notified of its loss, and the deadline, if that had passed.
     pub fn lost(&self, why: Loss, deadline: Option<Moment>) {
         let mut record = self.record(Kind::Event, Op::Lost);
         let deadline = deadline.filter(|deadline| deadline.has_passed());
@@ -376,12 +378,12 @@ impl GrantId {
 pub struct Held {
     /// The guard.
     pub guard: LockGuard,
-    /// Its grant.
+    /// The name of its grant.
     pub id: GrantId,
 }
 
 impl Held {
-    /// Waits until the lock is lost, and notes it and each deadline that the guard learns meanwhile.
+    /// Waits until the lock is lost, and records the loss and each new deadline of the guard.
     ///
     /// # Cancel safety
     ///
@@ -398,7 +400,7 @@ impl Held {
         loss
     }
 
-    /// Sleeps, and notes each deadline that the guard learns meanwhile.
+    /// Sleeps, and records each new deadline of the guard.
     ///
     /// # Cancel safety
     ///
@@ -411,8 +413,8 @@ impl Held {
         }
     }
 
-    /// Records the guard's deadline each time that half of the remaining lease is over, so the history has
-    /// no gap between two deadlines. A deadline that has moved back is recorded, too.
+    /// Records the guard's deadline each time that half of the remaining lease is over, so the
+    /// history has no gap between two deadlines. A deadline that has moved back is recorded, too.
     async fn follow(&self) {
         let mut noted = self.deadline();
         loop {
@@ -432,58 +434,58 @@ impl Held {
         }
     }
 
-    /// Up to when the guard is held at least, if it is, and if it has a lease.
+    /// Returns the time up to which the guard is certainly held, if it is, and if it has a lease.
     fn deadline(&self) -> Option<u64> {
         self.id.recorder.valid_until(&self.guard).filter(|&until| until > 0)
     }
 }
 
-/// Somebody who makes one call at a time.
+/// A client that makes one call at a time.
 ///
-/// The methods that call a lock do all that is needed. For anything else,
-/// [`invoke`](Self::invoke) and [`Pending`] note a call by hand.
+/// The methods that use a lock record all that is needed. For anything else,
+/// [`invoke`](Self::invoke) and [`Pending`] record a call by hand.
 #[derive(Debug)]
 pub struct Client {
     recorder: Recorder,
     process: String,
-    /// The name that is used now: a new one after each call with unknown outcome.
+    /// The current name: a new one after each call with unknown outcome.
     name: String,
-    /// Leases that it asks for from now on are not renewed.
+    /// True if the leases of its next acquisitions are not renewed.
     unrenewed: bool,
-    /// Later acquisitions may be served before its acquisitions from now on.
+    /// True if later acquisitions may overtake its next ones.
     overtakable: bool,
-    /// The minimum hold of its acquisitions from now on.
+    /// The minimum hold of its next acquisitions.
     kept: Option<Duration>,
-    /// The lease of its acquisitions from now on, where locks without one end with their process.
+    /// The lease of its next acquisitions, where locks without one end with their process.
     lease: Option<Duration>,
     retired: u64,
     grants: u64,
 }
 
 impl Client {
-    /// Notes that leases which it asks for from now on are not renewed, or that they are: who loses such a lock needs no
+    /// Sets whether the leases of the next acquisitions go unrenewed: then their loss needs no
     /// other reason.
     pub fn leaves_unrenewed(&mut self, yes: bool) {
         self.unrenewed = yes;
     }
 
-    /// Notes the minimum hold of the acquisitions that follow.
+    /// Sets the minimum hold of the next acquisitions.
     pub fn keeps_for(&mut self, minimum: Option<Duration>) {
         self.kept = minimum;
     }
 
-    /// Notes that later acquisitions may be served before those that follow, or that they may not.
+    /// Sets whether later acquisitions may overtake the next ones.
     pub fn may_be_overtaken(&mut self, yes: bool) {
         self.overtakable = yes;
     }
 
-    /// Notes that the acquisitions that follow outlast their process for a lease, where others end with
+    /// Sets the lease for which the next acquisitions outlast their process, where others end with
     /// theirs.
     pub fn outlives_its_process(&mut self, lease: Option<Duration>) {
         self.lease = lease;
     }
 
-    /// [`Lock::acquire`], recorded.
+    /// Records [`Lock::acquire`].
     ///
     /// # Errors
     ///
@@ -498,7 +500,7 @@ impl Client {
         pending.seek(result).map(|held| held.expect("waiting for ever ends with a lock"))
     }
 
-    /// [`Lock::try_acquire`], recorded.
+    /// Records [`Lock::try_acquire`].
     ///
     /// # Errors
     ///
@@ -513,7 +515,7 @@ impl Client {
         pending.seek(result)
     }
 
-    /// [`Lock::try_acquire_for`], recorded.
+    /// Records [`Lock::try_acquire_for`].
     ///
     /// # Errors
     ///
@@ -533,7 +535,7 @@ impl Client {
         pending.seek(result)
     }
 
-    /// [`LockGuard::verify`], recorded.
+    /// Records [`LockGuard::verify`].
     ///
     /// # Errors
     ///
@@ -548,7 +550,7 @@ impl Client {
         pending.renewed(result, &held.guard)
     }
 
-    /// [`LockGuard::extend`], recorded as a renewal.
+    /// Records [`LockGuard::extend`] as a renewal.
     ///
     /// # Errors
     ///
@@ -563,7 +565,8 @@ impl Client {
         pending.renewed(result, &held.guard)
     }
 
-    /// [`LockGuard::detach`]. Nothing is noted of it but that it failed: the lock stays held up to its deadline.
+    /// Calls [`LockGuard::detach`], and records only a failure: the lock stays held up to its
+    /// deadline.
     ///
     /// # Errors
     ///
@@ -581,7 +584,7 @@ impl Client {
         detached.map(|detached| (detached, id))
     }
 
-    /// [`Locker::adopt`], recorded as a renewal.
+    /// Records [`Locker::adopt`] as a renewal.
     ///
     /// # Errors
     ///
@@ -609,7 +612,7 @@ impl Client {
         }
     }
 
-    /// [`Locker::renew_detached`], recorded without its deadline.
+    /// Records [`Locker::renew_detached`] without its deadline.
     ///
     /// # Errors
     ///
@@ -627,7 +630,7 @@ impl Client {
         pending.answered(locks.renew_detached(detached).await)
     }
 
-    /// [`Locker::release_detached`], recorded.
+    /// Records [`Locker::release_detached`].
     ///
     /// # Errors
     ///
@@ -645,7 +648,7 @@ impl Client {
         pending.answered(locks.release_detached(detached).await)
     }
 
-    /// [`LockGuard::is_held`], recorded.
+    /// Records [`LockGuard::is_held`].
     pub fn check(&mut self, held: &Held) -> bool {
         let pending = self.invoke_on(Op::Check, &held.id);
         let is_held = held.guard.is_held();
@@ -657,7 +660,7 @@ impl Client {
         is_held
     }
 
-    /// [`LockGuard::release`], recorded.
+    /// Records [`LockGuard::release`].
     ///
     /// # Errors
     ///
@@ -668,18 +671,18 @@ impl Client {
     /// As that of the guard; the outcome is noted as unknown.
     pub async fn release(&mut self, held: Held) -> Result<(), Error> {
         let pending = self.invoke_release(&held);
-        // Core lets go of a lost lock by itself, whenever it can.
+        // Core releases a lost lock by itself, as soon as it can.
         pending.answered(held.guard.release().await)
     }
 
-    /// Drops the guard, recorded: it is released in the background, some time.
+    /// Records the drop of the guard, which releases it in the background at some time.
     pub fn drop(&mut self, held: Held) {
         let pending = self.invoke_release(&held);
         drop(held);
         pending.info(Why::Dropped);
     }
 
-    /// Notes a call that is about to be made: an acquisition, or a read.
+    /// Records the invocation of an acquisition or a read.
     pub fn invoke(&mut self, op: Op, lock: &str) -> Pending<'_> {
         let mut record = blank(Kind::Invoke, op, &self.name, lock);
         if op.acquires() {
@@ -691,14 +694,14 @@ impl Client {
         self.begin(record)
     }
 
-    /// Notes a call about a grant that is about to be made.
+    /// Records the invocation of an operation on a grant.
     pub fn invoke_on(&mut self, op: Op, grant: &GrantId) -> Pending<'_> {
         let mut record = grant.record(Kind::Invoke, op);
         record.process.clone_from(&self.name);
         self.begin(record)
     }
 
-    /// The same for the end of a hold, with the deadline that its guard knows.
+    /// Records the end of a hold, with the deadline that its guard knows.
     fn invoke_release(&mut self, held: &Held) -> Pending<'_> {
         let mut record = held.id.record(Kind::Invoke, Op::Release);
         record.process.clone_from(&self.name);
@@ -706,14 +709,14 @@ impl Client {
         self.begin(record)
     }
 
-    /// Notes a write to the resource that a lock guards, with the fence that is shown to it.
+    /// Records the invocation of a write to the guarded resource, with the token that it presents.
     pub fn invoke_write(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
         let mut record = blank(Kind::Invoke, Op::Write, &self.name, resource);
         record.fence = fence;
         self.begin(record)
     }
 
-    /// The same for a read, of a resource that also refuses readers whose fence is too low.
+    /// Records the invocation of a read, of a resource that also refuses reads with a low token.
     pub fn invoke_read(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
         let mut record = blank(Kind::Invoke, Op::Read, &self.name, resource);
         record.fence = fence;
@@ -722,12 +725,12 @@ impl Client {
 
     fn begin(&mut self, record: Record) -> Pending<'_> {
         self.recorder.record(record.clone());
-        // Answers say themselves what is known then.
+        // Completions carry the values that are known then.
         Pending { client: self, record: Record { valid_until: None, ..record }, answered: false }
     }
 }
 
-/// A call that is being made. Dropped without an answer, its outcome is unknown.
+/// An operation in progress. If it is dropped without a completion, its outcome is unknown.
 #[derive(Debug)]
 pub struct Pending<'a> {
     client: &'a mut Client,
@@ -736,17 +739,17 @@ pub struct Pending<'a> {
 }
 
 impl Pending<'_> {
-    /// It succeeded.
+    /// Records success.
     pub fn ok(self) {
         self.answer(Kind::Ok, |_| {});
     }
 
-    /// It succeeded, and the counter is now `value`.
+    /// Records success and the new `value` of the counter.
     pub fn ok_value(self, value: u64) {
         self.answer(Kind::Ok, |record| record.value = Some(value));
     }
 
-    /// It succeeded; the grant has this fence and lasts up to this point of the recorder's clock.
+    /// Records success; the grant has this token and lasts up to this time of the recorder's clock.
     pub fn ok_grant(self, fence: Option<u64>, valid_until: Option<u64>) -> GrantId {
         let id = GrantId {
             recorder: self.client.recorder.clone(),
@@ -763,12 +766,12 @@ impl Pending<'_> {
         id
     }
 
-    /// It certainly changed nothing.
+    /// Records a failure that certainly changed nothing.
     pub fn fail(self, why: Why) {
         self.answer(Kind::Fail, |record| record.err = Some(why));
     }
 
-    /// Nobody knows. The client goes on under a new name.
+    /// Records an unknown outcome. The client continues under a new name.
     pub fn info(self, why: Why) {
         self.answer(Kind::Info, |record| record.err = Some(why));
     }
@@ -814,7 +817,8 @@ impl Pending<'_> {
     }
 
     fn failed(self, error: &Error) {
-        // `Gone` may have been this call; a grant with a regressed token is given back in the background.
+        // `Gone` may be the effect of this call; a grant with a regressed token is released in the
+        // background.
         let unsure = matches!(error.kind(), ErrorKind::Gone | ErrorKind::FenceRegressed);
         if error.effect() == Effect::NotApplied && !unsure {
             self.fail(error.into());

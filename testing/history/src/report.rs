@@ -1,4 +1,4 @@
-//! What the checker says.
+//! The report of the checker.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,59 +8,61 @@ use serde::Serialize;
 
 use super::record::nanos_of;
 
-/// So many violations of one rule are told in words; the others are counted.
+/// The number of violations of one rule with a message; the others are counted.
 const TOLD: u64 = 20;
 
-/// A distribution of fewer says nothing.
+/// The size from which a distribution is judged.
 const FEWEST: usize = 100;
 
-/// A machine that is busy may stand still so often.
+/// The number of stalls that a busy machine may have.
 const STALLS: u64 = 3;
 
-/// One of so many may meet a bound on a busy machine. In 100 runs on all backends it was one of 800 at most.
+/// The inverse of the share of calls that may meet a bound on a busy machine. In 100 runs on all
+/// backends it was one of 800 at most.
 const MEETS_A_BOUND: u64 = 200;
 
 /// The rules that a history is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Rule {
-    /// Claims of one lock never overlap, and none goes beyond its lease.
+    /// Claims of one lock never overlap, and none exceeds its lease.
     K1,
-    /// There is an order in which a lock with leases gives these answers: no grant before the one
-    /// before it can have ended, no contention without a contender.
+    /// There is an order in which a lock with leases gives these answers: no grant before the
+    /// previous one can have ended, no contention without a contender.
     K2,
-    /// A resource that checks fences lets no lower one pass after a higher one, and counts right. It is shown those that
-    /// were granted.
+    /// A resource that checks tokens accepts no lower one after a higher one, and counts right. It
+    /// only sees tokens that were granted.
     K3,
     /// Fencing tokens are unique and grow in the order of grants.
     K4,
-    /// No client waits for a free lock longer than is declared, and every call returns. After a failover
-    /// or a restart with older data, a contended lock is granted again within the declared bound. Where
-    /// that is declared, the bound is a claim lease and 100 ms, plus the run's allowance for the machine.
+    /// No client waits for a free lock longer than is declared, and every call returns. After a
+    /// failover or a restart with older data, a contended lock is granted again within the declared
+    /// bound. Where that is declared, the bound is a claim lease and 100 ms, plus the run's
+    /// allowance for the machine.
     K5,
-    /// Nothing is left on the server but what is documented.
+    /// No state is left on the server except the documented one.
     K6,
-    /// `Released` was released by that call, `NotHeld` had a reason, and what is lost stays lost.
+    /// `Released` was released by that call, `NotHeld` had a reason, and a lost lock stays lost.
     K7,
     /// First come, first served, where it is declared.
     Fifo,
-    /// A holder is told of its loss in time.
+    /// A holder is notified of its loss in time.
     Told,
-    /// Calls fail, and holds that are renewed are lost, only where a fault explains it.
+    /// Undisturbed calls fail, and renewed holds are lost, only where a fault explains it.
     Unexplained,
-    /// The search for an order ran out of its budget: this is no pass.
+    /// The search for an order exceeded its budget: this is no pass.
     Undecided,
 }
 
-/// One thing that must not have happened.
+/// One violation of a rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct Violation {
-    /// What it breaks.
+    /// The rule.
     pub rule: Rule,
-    /// On which lock; empty if on none.
+    /// The lock; empty if none is involved.
     pub lock: String,
     /// The lines of the history that show it.
     pub lines: Vec<u32>,
-    /// What happened, and why it must not.
+    /// The events, and why they violate the rule.
     pub message: String,
 }
 
@@ -80,18 +82,18 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How long something took, over all times that it happened.
+/// The distribution of a duration.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Times {
-    /// How often.
+    /// The number of samples.
     pub count: usize,
-    /// Half of them took at most this long, in nanoseconds.
+    /// The median, in nanoseconds.
     pub p50: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: u64,
-    /// All of them.
+    /// The maximum.
     pub max: u64,
-    /// Each of them, the shortest first.
+    /// All samples, the shortest first.
     #[serde(skip)]
     pub all: Vec<u64>,
 }
@@ -103,14 +105,14 @@ impl Times {
         Self { count: nanos.len(), p50, p99, max, all: nanos }
     }
 
-    /// So many of 100 took at most this long.
+    /// Returns the percentile.
     #[must_use]
     pub fn at(&self, percent: usize) -> Duration {
         Duration::from_nanos(at(&self.all, percent))
     }
 }
 
-/// Of durations that are sorted.
+/// Returns the percentile of sorted durations.
 fn at(sorted: &[u64], percent: usize) -> u64 {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or(0)
@@ -126,9 +128,9 @@ impl fmt::Display for Times {
 /// A failure without a fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Failure {
-    /// When.
+    /// The time of the failure.
     pub(super) t: u64,
-    /// It met a bound: the machine may have stood still.
+    /// True if it met a bound: the machine may have stood still.
     pub(super) is_late: bool,
     /// The call and its error.
     pub(super) words: String,
@@ -141,23 +143,23 @@ pub struct Tally {
     pub count: u64,
     /// The number of these that failed.
     pub failed: u64,
-    /// In so many moments. Calls that meet a bound within one timeout may have one cause; any other
-    /// failure counts by itself.
+    /// The number of moments with failures. Calls that meet a bound within one timeout may have one
+    /// cause; any other failure counts by itself.
     pub moments: u64,
-    /// The first ones of them, in words.
+    /// The messages of the first failures.
     pub failures: Vec<String>,
 }
 
 impl Tally {
-    /// Returns true if more calls failed than a busy machine explains. One call in two hundred may meet a
-    /// bound, and three may in a short history. A stall of the machine fails many calls at one moment,
-    /// which may happen three times.
+    /// Returns true if more calls failed than a busy machine explains. One call in two hundred may
+    /// meet a bound, and three may in a short history. A stall of the machine fails many calls at
+    /// one moment, which may happen three times.
     #[must_use]
     pub fn fails_too_often(&self) -> bool {
         self.failed > (self.count / MEETS_A_BOUND).max(STALLS) && self.moments > STALLS
     }
 
-    /// Counts what failed, and when. An error that met no bound counts as a moment of its own.
+    /// Counts failures and their times. An error that met no bound counts as a moment of its own.
     pub(super) fn fail(&mut self, mut failures: Vec<Failure>, timeout: Duration) {
         failures.sort_unstable();
         let mut moment: Option<u64> = None;
@@ -185,55 +187,58 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The verdict over a history.
+/// The verdict on a history.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Acquisitions whose clients felt no fault, neither then nor shortly before.
+    /// Acquisitions whose clients met no fault, neither then nor shortly before.
     pub acquisitions: Tally,
-    /// The same, of releases and renewals that holders asked for.
+    /// The same for releases and renewals that holders asked for.
     pub returns: Tally,
-    /// Holds that lasted until they had to be renewed, and whose holders felt no fault all the while. Those that were lost
-    /// have failed.
+    /// Holds that lasted until their first renewal, and whose holders met no fault meanwhile. The
+    /// lost ones count as failed.
     pub holds: Tally,
-    /// The same of holds whose application did not run for a while, or was about to recover from that.
+    /// The same for holds whose application was blocked for a while, or was recovering from that.
     pub starved: Tally,
-    /// Acquisitions that waited for another holder, and felt no fault.
+    /// Acquisitions that waited for another holder, and met no fault.
     pub waits: u64,
-    /// Of these, those after which certainly nobody else had the lock any more: they would have been found late.
+    /// Of these, those after which certainly no other client had the lock: a late grant would have
+    /// been found.
     pub judged_waits: u64,
-    /// Calls, answered or not.
+    /// Operations, completed or not.
     pub operations: usize,
     /// Acquisitions that succeeded.
     pub grants: usize,
-    /// Locks.
+    /// The number of locks.
     pub locks: usize,
-    /// Calls whose outcome nobody knows.
+    /// Operations with unknown outcome.
     pub unknown: usize,
-    /// Overlapping claims while an assumption was broken on purpose: no violations, but worth knowing.
+    /// Overlapping claims while an assumption was broken on purpose: no violations, but worth
+    /// knowing.
     pub excused_overlaps: u64,
-    /// Claims during which one was broken.
+    /// Claims during which an assumption was broken.
     pub claims_at_risk: u64,
-    /// Fences that went back while data was lost and the clock was set back.
+    /// Tokens that went back while data was lost and the clock was set back.
     pub excused_fences: u64,
-    /// Updates of counters without a fence that were lost: what fencing is for.
+    /// Lost updates of counters without a token: the reason for fencing.
     pub lost_updates: u64,
-    /// From the call of a release until the next waiter held.
+    /// From the invocation of a release until the next waiter held the lock.
     pub hand_offs: Times,
-    /// Those of them that no fault disturbed: neither the holder nor the waiter felt one, from a lease before on.
+    /// The undisturbed hand-offs: neither the holder nor the waiter met a fault, from one lease
+    /// before on.
     pub calm: Times,
-    /// From the fault that ended a holder until the next waiter held.
+    /// From the fault that ended a holder until the next waiter held the lock.
     pub takeovers: Times,
-    /// After each failover and restart with older data, by what was done: the longest span in which
-    /// a lock was contended, and no client relied on it.
+    /// After each failover and restart with older data, by type of fault: the longest interval in
+    /// which a lock was contended, and no client relied on it.
     pub standstills: BTreeMap<String, Times>,
-    /// How many violations there are of each rule.
+    /// The number of violations of each rule.
     pub broken: BTreeMap<Rule, u64>,
-    /// The first ones of each rule.
+    /// The first violations of each rule.
     pub violations: Vec<Violation>,
 }
 
 impl Report {
-    /// True if no rule is broken.
+    /// Returns true if no rule is broken.
     #[must_use]
     pub fn is_legal(&self) -> bool {
         self.broken.is_empty()
@@ -249,13 +254,13 @@ impl Report {
         ]
     }
 
-    /// True if there were enough hand-offs without a fault to judge how long they took.
+    /// Returns true if there were enough hand-offs without a fault to judge their durations.
     #[must_use]
     pub fn has_been_calm(&self) -> bool {
         self.calm.count >= FEWEST
     }
 
-    /// Adds one. The message is only made if it is going to be told.
+    /// Adds a violation. The message is only made if it is going to be kept.
     pub(super) fn violation(
         &mut self,
         rule: Rule,

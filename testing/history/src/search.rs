@@ -1,47 +1,47 @@
-//! K2 without fencing tokens: is there any order of the calls that a lock with leases can have
+//! K2 without fencing tokens: is there an order of the operations that a lock with leases can have
 //! answered so?
 //!
-//! The search is that of Wing and Gong, with Lowe's just-in-time rule: a call takes effect no earlier
-//! than the next answer needs it. All states that are possible after an answer are kept, each once; when
-//! nothing is under way and nothing can be left behind, that is one state, so that quiet moments split a
-//! history by themselves. (Lowe, "Testing for linearizability", 2017.)
+//! The search is that of Wing and Gong, with Lowe's just-in-time rule: an operation is linearized
+//! no earlier than the next completion needs it. All states that are possible after a completion
+//! are kept, each once. When no operation is in progress and no effect is outstanding, that is one
+//! state, so that quiet moments split a history. (Lowe, "Testing for linearizability", 2017.)
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::holds::{Presence, earliest_end, ghost_until, latest_end};
+use super::holds::{IntervalIndex, earliest_end, latest_end, unknown_effect_until};
 use super::order::is_busy;
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, History, LockLine, Outcome};
+use super::timeline::{History, LockHistory, Outcome, Time};
 
-/// So many states may be looked at for each step of a lock, and so many more in all.
+/// The states that may be explored for each step of a lock, and the allowance for the whole.
 const BUDGET: [usize; 2] = [100, 500_000];
 
-/// What a call does to the lock, or says about it. Grants go by their acquisition's index in
-/// [`LockLine::calls`].
+/// The effect of an operation on the lock, or its statement about it. Grants are named by the index
+/// of their acquisition in [`LockHistory::calls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Nobody has the lock; then this grant.
+    /// The lock is free; then this grant has it.
     Take(usize),
-    /// This grant has the lock; then nobody.
+    /// This grant has the lock; then it is free.
     Give(usize),
     /// The same, or this grant does not have it already.
     GiveIfHeld(usize),
-    /// Somebody has it.
+    /// A client has it.
     Busy,
     /// This grant has it.
     Held(usize),
-    /// It does not.
+    /// This grant does not have it.
     Gone(usize),
 }
 
 impl What {
-    /// True if it may take effect without changing anything.
+    /// Returns true if it may take effect without changing the state.
     fn looks(self) -> bool {
         !matches!(self, Self::Take(_) | Self::Give(_))
     }
 
-    /// The grant to which it gives the lock, or from which it takes it.
+    /// Returns the grant to which it gives the lock, or from which it takes it.
     fn changes(self) -> Option<usize> {
         match self {
             Self::Take(grant) | Self::Give(grant) | Self::GiveIfHeld(grant) => Some(grant),
@@ -50,28 +50,33 @@ impl What {
     }
 }
 
-/// Something that takes effect at one point in `from..=until`.
+/// An operation that takes effect at one point in `from..=until`.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     what: What,
-    from: At,
-    until: At,
-    /// If not, it may never take effect.
+    from: Time,
+    until: Time,
+    /// False if it may never take effect.
     must: bool,
-    /// For the message.
+    /// The index of the operation, for the message.
     call: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+struct SearchState {
     owner: Option<usize>,
-    /// Steps that have taken effect before their end, in order.
+    /// Steps that were linearized before their end, in order.
     done: Vec<usize>,
 }
 
-/// Searches an order for all calls of a lock.
-pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report: &mut Report) {
-    if history.exposed(&lock.name, At::START, At::NEVER).next().is_some() {
+/// Searches an order for all operations of a lock.
+pub(super) fn search(
+    history: &History,
+    lock: &LockHistory,
+    line: &IntervalIndex,
+    report: &mut Report,
+) {
+    if history.exposed(&lock.name, Time::START, Time::NEVER).next().is_some() {
         return; // then nothing can be said about the order
     }
     let steps = steps(history, lock, line);
@@ -96,7 +101,7 @@ pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report
     }
 }
 
-fn steps(history: &History, lock: &LockLine, line: &Presence) -> Vec<Step> {
+fn steps(history: &History, lock: &LockHistory, line: &IntervalIndex) -> Vec<Step> {
     let mut steps = Vec::with_capacity(2 * lock.calls.len());
     for (index, call) in lock.calls.iter().enumerate() {
         let step =
@@ -104,13 +109,13 @@ fn steps(history: &History, lock: &LockLine, line: &Presence) -> Vec<Step> {
         if call.op.acquires() && call.outcome == Outcome::Ok {
             steps.push(step(What::Take(index), true));
         } else if is_busy(call) {
-            // Who stands in line explains it as well.
+            // A queued client explains it as well.
             let last = line.last_until(call.ret, index);
             if last.is_none_or(|span| span.until < call.invoke) {
                 steps.push(step(What::Busy, true));
             }
         } else if call.op.acquires() && call.outcome != Outcome::Fail {
-            let until = ghost_until(history, lock, call).unwrap_or(At::NEVER);
+            let until = unknown_effect_until(history, lock, call).unwrap_or(Time::NEVER);
             steps.push(Step { until, ..step(What::Take(index), false) });
             steps.push(Step { until, ..step(What::Give(index), false) });
         }
@@ -146,23 +151,23 @@ enum Stuck {
 
 struct Search<'a> {
     steps: &'a [Step],
-    /// What may take effect now and change the lock: steps by their grant.
+    /// The open steps that change the lock, by their grant.
     open: BTreeMap<usize, Vec<usize>>,
-    /// What may take effect now without changing it.
+    /// The open steps that do not change it.
     looking: Vec<usize>,
     left: usize,
 }
 
 impl Search<'_> {
     fn run(&mut self) -> Result<(), Stuck> {
-        // At one and the same point, what begins comes first, and what need not happen ends last.
+        // At the same point, invocations come first, and optional steps end last.
         let rank = |step: &Step| if step.must { 1 } else { 2 };
         let steps = || self.steps.iter().enumerate();
         let begins = steps().map(|(index, step)| (step.from, 0, index));
         let ends = steps().map(|(index, step)| (step.until, rank(step), index));
-        let mut events: Vec<(At, u8, usize)> = begins.chain(ends).collect();
+        let mut events: Vec<(Time, u8, usize)> = begins.chain(ends).collect();
         events.sort_unstable();
-        let mut states = HashSet::from([State { owner: None, done: Vec::new() }]);
+        let mut states = HashSet::from([SearchState { owner: None, done: Vec::new() }]);
         for (_, rank, index) in events {
             if rank == 0 {
                 self.begin(index);
@@ -205,8 +210,12 @@ impl Search<'_> {
         }
     }
 
-    /// The states after the last moment of a step.
-    fn end(&mut self, states: &HashSet<State>, index: usize) -> Result<HashSet<State>, Stuck> {
+    /// Returns the states after the last moment of a step.
+    fn end(
+        &mut self,
+        states: &HashSet<SearchState>,
+        index: usize,
+    ) -> Result<HashSet<SearchState>, Stuck> {
         let step = self.steps[index];
         let mut after = HashSet::new();
         for state in states {
@@ -215,11 +224,11 @@ impl Search<'_> {
             } else if step.must {
                 self.reach(state, index, &mut after)?;
             } else if matches!(step.what, What::Take(_)) {
-                // It may never have happened, or have told somebody that the lock is taken.
+                // It may never have happened, or only have reported contention to another client.
                 after.insert(state.clone());
                 self.reach(state, index, &mut after)?;
             } else if step.what == (What::Give(state.owner.unwrap_or(usize::MAX))) {
-                after.insert(self.look(State { owner: None, done: state.done.clone() }));
+                after.insert(self.look(SearchState { owner: None, done: state.done.clone() }));
             } else {
                 after.insert(state.clone());
             }
@@ -227,12 +236,13 @@ impl Search<'_> {
         Ok(after)
     }
 
-    /// All states in which the step has just taken effect, whatever else had to before.
+    /// Collects all states in which the step has just been linearized, after any others that it
+    /// needs.
     fn reach(
         &mut self,
-        from: &State,
+        from: &SearchState,
         index: usize,
-        after: &mut HashSet<State>,
+        after: &mut HashSet<SearchState>,
     ) -> Result<(), Stuck> {
         let mut seen = HashSet::from([from.clone()]);
         let mut next = vec![from.clone()];
@@ -249,8 +259,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The states that one more step leads to, but for dead ends.
-    fn followers(&self, state: &State, target: usize) -> Vec<State> {
+    /// Returns the states that one more step leads to, except dead ends.
+    fn followers(&self, state: &SearchState, target: usize) -> Vec<SearchState> {
         let mut followers = Vec::new();
         let Some(owner) = state.owner else {
             let wanted = self.steps[target].what;
@@ -259,13 +269,11 @@ impl Search<'_> {
                     self.steps[index].what == What::Take(grant)
                         && state.done.binary_search(&index).is_err()
                 });
-                // Who takes the lock and cannot give it back bars the way to any other.
+                // A grant that cannot release the lock blocks any other.
                 let bars = matches!(wanted, What::Take(other) if other != grant) && open.len() == 1;
-                followers.extend(
-                    takes
-                        .filter(|_| !bars)
-                        .map(|index| self.look(State { owner: Some(grant), ..state.with(index) })),
-                );
+                followers.extend(takes.filter(|_| !bars).map(|index| {
+                    self.look(SearchState { owner: Some(grant), ..state.with(index) })
+                }));
             }
             return followers;
         };
@@ -280,8 +288,8 @@ impl Search<'_> {
         followers
     }
 
-    /// Lets all steps that change nothing take effect, if they fit: they never stand in the way.
-    fn look(&self, mut state: State) -> State {
+    /// Linearizes all steps that change nothing, if they fit: they never block another step.
+    fn look(&self, mut state: SearchState) -> SearchState {
         let owner = state.owner;
         let fits = |what| match what {
             What::Busy => owner.is_some(),
@@ -300,7 +308,7 @@ impl Search<'_> {
     }
 }
 
-impl State {
+impl SearchState {
     fn with(&self, index: usize) -> Self {
         let mut more = self.clone();
         if let Err(place) = more.done.binary_search(&index) {

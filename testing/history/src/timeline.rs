@@ -1,5 +1,6 @@
-//! Lines put together: calls with their outcomes, grants with what became of them, faults with their
-//! ends. What is not a history (an answer without a call, time that runs backwards) is found here.
+//! Assembled histories: operations with their completions, grants with their later events, faults
+//! with their ends. The assembly rejects input that is no history, such as an answer without a
+//! call, or time that runs backwards.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -10,37 +11,37 @@ use super::record::{
     Assumption, Fault, Header, Kind, Line, Op, Record, Residue, Trouble, Why, nanos_of,
 };
 
-/// No line may be longer: a history that is no history must not fill the memory.
+/// The longest line that is accepted: an invalid file must not fill the memory.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// A point in time. `seq` tells apart what happened at the same `t`, where the order of lines is the
-/// order of time; elsewhere it is zero, and what has the same `t` may have happened in either order.
+/// A point in time. `seq` orders records with the same `t` where the order of lines is the order of
+/// time. Elsewhere it is zero, and records with the same `t` may have happened in either order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct At {
+pub(super) struct Time {
     pub(super) t: u64,
     pub(super) seq: u32,
 }
 
-impl At {
+impl Time {
     pub(super) const START: Self = Self::first(0);
     pub(super) const NEVER: Self = Self::last(u64::MAX);
 
-    /// Before all that happened at `t`.
+    /// Returns the point before all records at `t`.
     pub(super) const fn first(t: u64) -> Self {
         Self { t, seq: 0 }
     }
 
-    /// After all that happened at `t`.
+    /// Returns the point after all records at `t`.
     pub(super) const fn last(t: u64) -> Self {
         Self { t, seq: u32::MAX }
     }
 
-    /// At the latest `by` later.
+    /// Returns the latest point that is `by` later.
     pub(super) fn plus(self, by: Duration) -> Self {
         Self::last(self.t.saturating_add(nanos_of(by)))
     }
 
-    /// At the earliest `by` earlier.
+    /// Returns the earliest point that is `by` earlier.
     pub(super) fn minus(self, by: Duration) -> Self {
         Self::first(self.t.saturating_sub(nanos_of(by)))
     }
@@ -50,27 +51,27 @@ impl At {
     }
 }
 
-/// How a call ended.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Ok,
     Fail,
     Info,
-    /// It has no answer in this history.
+    /// It has no completion in this history.
     Open,
 }
 
-/// A call.
+/// An operation.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(super) struct Operation {
     pub(super) op: Op,
     pub(super) process: u32,
-    pub(super) invoke: At,
-    /// The same, but of an acquisition that was passed a hold inside its process: that of the one which got it from
-    /// the server.
-    pub(super) asked: At,
-    /// [`At::NEVER`] while it is open.
-    pub(super) ret: At,
+    pub(super) invoke: Time,
+    /// The invocation. For an acquisition that got its hold by hand-over inside its process: the
+    /// invocation that got it from the server.
+    pub(super) asked: Time,
+    /// The completion, or [`Time::NEVER`] while it is open.
+    pub(super) ret: Time,
     pub(super) outcome: Outcome,
     pub(super) fence: Option<u64>,
     pub(super) unrenewed: bool,
@@ -82,40 +83,41 @@ pub(super) struct Call {
     lease: Option<Duration>,
     pub(super) value: Option<u64>,
     pub(super) err: Option<Why>,
-    /// Of its invocation and of its answer; zero if there is none.
+    /// The lines of its invocation and its completion; zero if absent.
     pub(super) lines: [u32; 2],
 }
 
-/// An acquisition that succeeded, and what became of it. Indices are those of [`LockLine::calls`].
+/// An acquisition that succeeded, and its later operations. Indices are those of
+/// [`LockHistory::calls`].
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
     pub(super) acquire: usize,
-    /// The last that is known: up to here the lock was held at least, if it was not given back.
+    /// The latest known deadline: up to it the lock was certainly held, unless it was released.
     pub(super) valid_until: Option<u64>,
-    /// Each that was told: when, up to when, and in which line.
-    pub(super) deadlines: Vec<(At, u64, u32)>,
-    /// At this point the guard still said that it was held.
-    pub(super) known_held: At,
+    /// Each recorded deadline: the time of the record, the deadline, and the line.
+    pub(super) deadlines: Vec<(Time, u64, u32)>,
+    /// The last point at which the guard still reported the lock as held.
+    pub(super) known_held: Time,
     pub(super) releases: Vec<usize>,
-    /// The calls by which the holder asked: renewals and checks.
+    /// The operations by which the holder checked or prolonged the hold.
     pub(super) asked: Vec<usize>,
-    /// When its holder was told of the loss, why, and in which line.
-    pub(super) lost: Option<(At, Why, u32)>,
+    /// The time, reason and line of the loss notification.
+    pub(super) lost: Option<(Time, Why, u32)>,
 }
 
-/// All that happened to one lock, and to what it guards.
+/// All operations on one lock, and on the resource that it guards.
 #[derive(Debug, Default)]
-pub(super) struct LockLine {
+pub(super) struct LockHistory {
     pub(super) name: String,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<Operation>,
     pub(super) grants: Vec<Grant>,
 }
 
-/// A fault and how long it lasted.
+/// A fault and its interval.
 #[derive(Debug)]
 pub(super) struct Window {
-    pub(super) from: At,
-    pub(super) until: At,
+    pub(super) from: Time,
+    pub(super) until: Time,
     what: Trouble,
     /// The operating system's process; `None` for all.
     host: Option<u32>,
@@ -123,33 +125,33 @@ pub(super) struct Window {
     locks: Option<Vec<String>>,
     breaks: Vec<Assumption>,
     hidden: bool,
-    /// False: it came to nothing, and explains nothing.
+    /// False if the fault did not happen, and explains nothing.
     happened: bool,
-    /// It has certainly removed its lock.
+    /// True if it has certainly removed its lock.
     removed: bool,
 }
 
-/// A history, read and put together. [`check`](super::check) judges it.
+/// An assembled history. [`check`](super::check) judges it.
 #[derive(Debug)]
 pub struct History {
     pub(super) header: Header,
-    pub(super) locks: Vec<LockLine>,
-    /// By their start.
+    pub(super) locks: Vec<LockHistory>,
+    /// Sorted by their start.
     pub(super) windows: Vec<Window>,
-    /// For each of them: when the last of those up to it ends that do end.
-    latest: Vec<At>,
-    /// Those that never end, as where clients were killed.
+    /// For each window, the latest end of those up to it that do end.
+    latest: Vec<Time>,
+    /// The windows that never end, as where clients were killed.
     endless: Vec<usize>,
     pub(super) residue: Option<(Vec<String>, u32)>,
     pub(super) processes: Names,
-    /// Of each process: the operating system's process that it is part of.
+    /// For each process, the operating system's process that contains it.
     hosts: Vec<u32>,
-    kills: HashMap<u32, At>,
-    /// The last point in time that is known.
-    pub(super) end: At,
+    kills: HashMap<u32, Time>,
+    /// The last known point in time.
+    pub(super) end: Time,
 }
 
-/// Why there is no history in a file.
+/// The reason why a file holds no history.
 #[derive(Debug)]
 pub struct Unreadable {
     /// The line, counted from one.
@@ -192,7 +194,7 @@ impl History {
         builder.finish()
     }
 
-    /// Puts lines together that were kept in memory.
+    /// Assembles lines that were kept in memory.
     ///
     /// # Errors
     ///
@@ -206,33 +208,33 @@ impl History {
         builder.finish()
     }
 
-    /// Who called.
-    pub(super) fn name_of(&self, call: &Call) -> &str {
+    /// Returns the name of the client.
+    pub(super) fn name_of(&self, call: &Operation) -> &str {
         self.processes.get(call.process)
     }
 
-    /// The faults that a process felt at a lock between two points in time.
+    /// Returns the faults that a process met at a lock between two points in time.
     pub(super) fn felt(
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.near(lock, process, from, until).filter(|window| !window.hidden)
     }
 
-    /// Those that may have kept it from one of several servers: of single ones, too, for which others stand in, and
-    /// nothing that was done by force.
+    /// Returns the faults that may have kept a process from one of several servers. Those include
+    /// faults of single servers that others mask, and exclude the actions of an operator.
     pub(super) fn met(
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         let may_be = |window: &Window| {
-            // Of a client alone: its wall clock, the lengths of its leases.
+            // A fault of one client only: its wall clock, or the lengths of its leases.
             let touches_no_server = window.hidden && window.host.is_some();
             let is_by_force = window.breaks.contains(&Assumption::A3);
             !is_by_force && !touches_no_server
@@ -240,8 +242,14 @@ impl History {
         self.near(lock, process, from, until).filter(move |window| may_be(window))
     }
 
-    /// All of these, felt or not.
-    fn near(&self, lock: &str, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
+    /// Returns all of these faults, noticed or not.
+    fn near(
+        &self,
+        lock: &str,
+        process: u32,
+        from: Time,
+        until: Time,
+    ) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
             window.happened
@@ -251,27 +259,27 @@ impl History {
         })
     }
 
-    /// When somebody had `lock` whose calls are not recorded.
+    /// Returns the windows in which an unrecorded client had `lock`.
     pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
         self.windows.iter().filter(move |window| {
             window.what == Trouble::Foreign && window.locks.is_some() && window.is_about(lock)
         })
     }
 
-    /// The removals of `lock` that began after `from` and were over by `until`.
+    /// Returns the removals of `lock` that began after `from` and were over by `until`.
     pub(super) fn removals(
         &self,
         lock: &str,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.during(from, until).filter(move |window| {
             window.removed && window.is_about(lock) && window.from > from && window.until < until
         })
     }
 
-    /// Each point where a server took writes again, with what was done to it before.
-    pub(super) fn resumptions(&self) -> impl Iterator<Item = (At, &str)> {
+    /// Returns each point where a server took writes again, with the fault before it.
+    pub(super) fn resumptions(&self) -> impl Iterator<Item = (Time, &str)> {
         let points = self.windows.iter().filter(|window| window.what == Trouble::Resumes);
         points.map(|point| {
             let mut around = self.during(point.from, point.from);
@@ -283,152 +291,170 @@ impl History {
         })
     }
 
-    /// The same, only those that kept its calls from its server, and no other client's.
+    /// Returns the faults that kept only this client's operations from its server.
     pub(super) fn silent(
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.felt(lock, process, from, until).filter(|window| window.is_silent())
     }
 
-    /// The same, only those that kept its renewals from its server, too.
+    /// Returns the faults that kept also its renewals from its server.
     pub(super) fn silenced(
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.silent(lock, process, from, until).filter(|window| !window.starves())
     }
 
-    /// The same, only those in which it did not run, or its application did not.
+    /// Returns the faults in which the process or its application did not run.
     pub(super) fn stopped(
         &self,
         lock: &str,
         process: u32,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         self.felt(lock, process, from, until).filter(|window| {
             window.host.is_some() && matches!(window.what, Trouble::Stop | Trouble::Starve)
         })
     }
 
-    /// How many processes were silent at some time between two points.
-    pub(super) fn count_silent(&self, from: At, until: At) -> u32 {
+    /// Returns how many processes were silent at some time between two points.
+    pub(super) fn count_silent(&self, from: Time, until: Time) -> u32 {
         let silent =
             self.during(from, until).filter(|window| window.happened && window.is_silent());
         let hosts: BTreeSet<_> = silent.map(|window| window.host).collect();
         u32::try_from(hosts.len()).unwrap_or(u32::MAX)
     }
 
-    /// Both are of one process of the operating system.
-    pub(super) fn are_together(&self, one: &Call, other: &Call) -> bool {
+    /// Returns true if both are of one process of the operating system.
+    pub(super) fn are_together(&self, one: &Operation, other: &Operation) -> bool {
         self.hosts[one.process as usize] == self.hosts[other.process as usize]
     }
 
-    /// When the process was killed, if it was.
-    pub(super) fn killed(&self, process: u32) -> Option<At> {
+    /// Returns when the process was killed, if it was.
+    pub(super) fn killed(&self, process: u32) -> Option<Time> {
         self.kills.get(&self.hosts[process as usize]).copied()
     }
 
-    /// The faults that broke an assumption about `lock` on which its holders rest after `from`, when something was asked for,
-    /// and before `until`. What was asked for later owes nothing to them.
-    pub(super) fn broken(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
+    /// Returns the faults that broke an assumption of the holders of `lock`. `from` is the time of
+    /// the request: the faults before it do not count, nor those after `until`.
+    pub(super) fn broken(
+        &self,
+        lock: &str,
+        from: Time,
+        until: Time,
+    ) -> impl Iterator<Item = &Window> {
         self.broken_by(Assumption::guards_holds, lock, from, until)
     }
 
-    /// The same, those of what exclusion rests on.
-    pub(super) fn exposed(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
+    /// Returns the faults that broke an assumption of exclusion.
+    pub(super) fn exposed(
+        &self,
+        lock: &str,
+        from: Time,
+        until: Time,
+    ) -> impl Iterator<Item = &Window> {
         self.broken_by(Assumption::guards_exclusion, lock, from, until)
     }
 
-    /// The same, those of some assumptions.
+    /// Returns the faults that broke one of some assumptions.
     pub(super) fn broken_by(
         &self,
         of: fn(Assumption) -> bool,
         lock: &str,
-        from: At,
-        until: At,
+        from: Time,
+        until: Time,
     ) -> impl Iterator<Item = &Window> {
         let is_of = move |window: &&Window| window.breaks.iter().any(|&broken| of(broken));
         self.during(from, until).filter(|window| window.is_about(lock)).filter(is_of)
     }
 
-    /// Whether one assumption was.
-    pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: At, until: At) -> bool {
+    /// Returns true if the assumption was broken.
+    pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: Time, until: Time) -> bool {
         let mut windows = self.during(from, until).filter(|window| window.is_about(lock));
         windows.any(|window| window.breaks.contains(&broken))
     }
 
-    /// Returns how long the server keeps what `call` was granted, if it is not renewed. `None`: while
-    /// the process lives.
-    pub(super) fn lease(&self, call: &Call) -> Option<Duration> {
+    /// Returns how long the server keeps the grant of `call` without renewals. `None`: while the
+    /// process lives.
+    pub(super) fn lease(&self, call: &Operation) -> Option<Duration> {
         call.lease.or(self.header.lease)
     }
 
-    /// Returns when no residue of `call` can be left, of all that its process did between two points in
-    /// time. Without a holder that takes a lease. After a fault it takes as long as the header allows.
-    pub(super) fn settled(&self, lock: &LockLine, call: &Call, from: At, until: At) -> At {
+    /// Returns when no residue of `call` can be left, of all that its process did between two
+    /// points in time. Without a holder that takes a lease. After a fault it takes as long as the
+    /// header allows.
+    pub(super) fn settled(
+        &self,
+        lock: &LockHistory,
+        call: &Operation,
+        from: Time,
+        until: Time,
+    ) -> Time {
         let quiet = match (self.lease(call), self.header.fades) {
             (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
             (Some(lease), None) => until.plus(lease + self.header.takeover),
             (None, None) => until.plus(self.header.drain),
         };
-        // What is let go in the background may meet a fault there. The dead do not come back.
+        // A background release may meet a fault in turn. A killed process does not recover.
         let felt = self.felt(&lock.name, call.process, from, quiet);
         let healed = felt.map(|window| match window.what {
             Trouble::Kill => self.lapsed(lock, call, window.from),
             _ => self.healed(lock, call, window),
         });
-        healed.fold(quiet, At::max)
+        healed.fold(quiet, Time::max)
     }
 
-    /// Returns when the waiters of the process of `call` block no others, after it was killed or fell
-    /// silent.
-    pub(super) fn lapsed(&self, lock: &LockLine, call: &Call, silent: At) -> At {
+    /// Returns when the waiters of the process of `call` block no others, after it was killed or
+    /// fell silent.
+    pub(super) fn lapsed(&self, lock: &LockHistory, call: &Operation, silent: Time) -> Time {
         let header = &self.header;
         let each = header.absent.unwrap_or_default();
-        let count = if each.is_zero() { 0 } else { self.in_line_with(lock, call.process, silent) };
+        let count =
+            if each.is_zero() { 0 } else { self.count_queued_with(lock, call.process, silent) };
         let fades = header.fades.unwrap_or(header.takeover);
         silent.plus(self.lease(call).unwrap_or_default() + fades + each * count)
     }
 
-    /// How many of the same process waited at `at`.
-    fn in_line_with(&self, lock: &LockLine, process: u32, at: At) -> u32 {
+    /// Returns how many waiters of the same process waited at `at`.
+    fn count_queued_with(&self, lock: &LockHistory, process: u32, at: Time) -> u32 {
         let host = self.hosts[process as usize];
         let begun = lock.calls.partition_point(|call| call.invoke <= at);
-        let waits = |call: &&Call| call.op == Op::Acquire && call.ret > at;
-        let of_host = |call: &&Call| self.hosts[call.process as usize] == host;
+        let waits = |call: &&Operation| call.op == Op::Acquire && call.ret > at;
+        let of_host = |call: &&Operation| self.hosts[call.process as usize] == host;
         let count = lock.calls[..begun].iter().filter(waits).filter(of_host).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Returns when no residue of `call` is left, which met a fault.
-    pub(super) fn healed(&self, lock: &LockLine, call: &Call, fault: &Window) -> At {
+    pub(super) fn healed(&self, lock: &LockHistory, call: &Operation, fault: &Window) -> Time {
         match self.header.fades {
-            // Whoever waited then may have its turn once more.
+            // Each waiter of that time may be granted the lock once more.
             Some(_) => self.lapsed(lock, call, fault.until),
             None => fault.until.plus(self.header.drain),
         }
     }
 
-    /// Returns when no waiter of the process of `call` is left, if the process was killed: when they have
-    /// lapsed, unless the servers were disturbed meanwhile.
-    pub(super) fn buried(&self, lock: &LockLine, call: &Call) -> Option<At> {
+    /// Returns when no waiter of the process of `call` is left, if the process was killed. They
+    /// expire, unless the servers were disturbed meanwhile.
+    pub(super) fn buried(&self, lock: &LockHistory, call: &Operation) -> Option<Time> {
         let killed = self.killed(call.process)?;
         let lapsed = self.lapsed(lock, call, killed);
         let felt = self.felt(&lock.name, call.process, killed, lapsed);
         let of_all = felt.filter(|window| window.host.is_none());
-        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, At::max))
+        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, Time::max))
     }
 
-    /// The windows that touch a span of time, by their start.
-    fn during(&self, from: At, until: At) -> impl Iterator<Item = &Window> {
+    /// Returns the windows that touch an interval, by their start.
+    fn during(&self, from: Time, until: Time) -> impl Iterator<Item = &Window> {
         let begun = self.windows.partition_point(|window| window.from <= until);
         let over = self.latest.partition_point(|latest| *latest < from).min(begun);
         let endless = self.endless.partition_point(|&index| index < over);
@@ -439,7 +465,7 @@ impl History {
 }
 
 impl Window {
-    /// True if it hits processes of clients, and no server.
+    /// Returns true if it affects processes of clients, and no server.
     pub(super) fn is_of_a_client(&self) -> bool {
         self.host.is_some()
     }
@@ -461,7 +487,7 @@ impl Window {
 }
 
 impl Grant {
-    fn learn(&mut self, at: At, valid_until: Option<u64>, line: u32, moves_back: bool) {
+    fn learn(&mut self, at: Time, valid_until: Option<u64>, line: u32, moves_back: bool) {
         let held = valid_until.filter(|&until| until > 0);
         self.valid_until = match held {
             Some(_) if moves_back => held,
@@ -471,28 +497,28 @@ impl Grant {
     }
 }
 
-impl LockLine {
-    /// Finds out for holds that were passed on when they were asked for.
+impl LockHistory {
+    /// Finds the request on the server for each hold that was handed over.
     fn trace_holds(&mut self) {
-        let granted = |call: &Call| call.op.acquires() && call.outcome == Outcome::Ok;
+        let granted = |call: &Operation| call.op.acquires() && call.outcome == Outcome::Ok;
         let calls = self.calls.iter().filter(|call| granted(call));
-        let asked: HashMap<u64, At> = calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
+        let asked: HashMap<u64, Time> = calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
         for call in self.calls.iter_mut().filter(|call| granted(call)) {
             let first = call.fence.and_then(|fence| asked.get(&(fence & !0xff)));
             call.asked = first.copied().unwrap_or(call.invoke);
         }
     }
 
-    pub(super) fn acquire_of(&self, grant: &Grant) -> &Call {
+    pub(super) fn acquire_of(&self, grant: &Grant) -> &Operation {
         &self.calls[grant.acquire]
     }
 
-    pub(super) fn first_release(&self, grant: &Grant) -> Option<&Call> {
+    pub(super) fn first_release(&self, grant: &Grant) -> Option<&Operation> {
         grant.releases.first().map(|&index| &self.calls[index])
     }
 }
 
-/// Names as small numbers.
+/// Names, numbered in the order of their first use.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     numbers: HashMap<String, u32>,
@@ -515,7 +541,7 @@ impl Names {
     }
 }
 
-/// Where the call of a grant is found: which lock, and which of its grants or calls.
+/// The lock of a grant, and its index among the grants or operations.
 struct Acquisition {
     lock: usize,
     grant: Option<usize>,
@@ -524,28 +550,28 @@ struct Acquisition {
 #[derive(Default)]
 struct Builder {
     header: Option<Header>,
-    locks: Vec<LockLine>,
+    locks: Vec<LockHistory>,
     lock_numbers: Names,
     processes: Names,
-    /// Of each process: the call that is under way, or that it has gone quiet for ever.
-    states: Vec<State>,
+    /// For each process: the operation in progress, or its retirement.
+    states: Vec<ProcessState>,
     grants: HashMap<String, Acquisition>,
     faults: HashMap<u64, usize>,
     windows: Vec<Window>,
     hosts: Names,
     residue: Option<(Vec<String>, u32)>,
-    end: At,
+    end: Time,
     line: u32,
 }
 
 #[derive(Clone)]
-enum State {
+enum ProcessState {
     Idle,
     Busy { lock: usize, call: usize, grant: Option<String> },
     Retired,
 }
 
-impl Default for At {
+impl Default for Time {
     fn default() -> Self {
         Self::START
     }
@@ -558,7 +584,7 @@ impl Builder {
             return self.begin(parsed);
         };
         let t = parsed.t().ok_or("a second header; one file holds one run")?;
-        let at = At { t, seq: if header.sequential { self.line } else { 0 } };
+        let at = Time { t, seq: if header.sequential { self.line } else { 0 } };
         if header.sequential && t < self.end.t {
             return Err(format!("time runs backwards, from {} to {t} ns", self.end.t));
         }
@@ -598,7 +624,7 @@ impl Builder {
         Ok(())
     }
 
-    fn fault(&mut self, at: At, fault: Fault) -> Result<(), String> {
+    fn fault(&mut self, at: Time, fault: Fault) -> Result<(), String> {
         let declared = self.header.as_ref().map_or(&[][..], |header| &header.breaks);
         if let Some(more) = fault.breaks.iter().find(|broken| !declared.contains(broken)) {
             return Err(format!("the header does not say that this run breaks {more:?}"));
@@ -608,7 +634,7 @@ impl Builder {
         }
         self.windows.push(Window {
             from: at,
-            until: At::NEVER,
+            until: Time::NEVER,
             what: fault.what,
             host: fault.process.map(|process| self.hosts.number(host_of(&process))),
             locks: fault.locks,
@@ -620,15 +646,15 @@ impl Builder {
         Ok(())
     }
 
-    fn record(&mut self, at: At, record: Record) -> Result<(), String> {
+    fn record(&mut self, at: Time, record: Record) -> Result<(), String> {
         self.same_run(&record)?;
         let process = self.processes.number(&record.process) as usize;
         if process == self.states.len() {
-            self.states.push(State::Idle);
+            self.states.push(ProcessState::Idle);
         }
         let lock = self.lock_numbers.number(&record.lock) as usize;
         if lock == self.locks.len() {
-            self.locks.push(LockLine { name: record.lock.clone(), ..LockLine::default() });
+            self.locks.push(LockHistory { name: record.lock.clone(), ..LockHistory::default() });
         }
         match (record.kind, record.op) {
             (Kind::Event, Op::Lost) => self.lost(at, lock, record),
@@ -652,14 +678,14 @@ impl Builder {
         Ok(())
     }
 
-    fn invoke(&mut self, at: At, process: usize, lock: usize, r: Record) -> Result<(), String> {
+    fn invoke(&mut self, at: Time, process: usize, lock: usize, r: Record) -> Result<(), String> {
         match &self.states[process] {
-            State::Idle => {}
-            State::Busy { lock, call, .. } => {
+            ProcessState::Idle => {}
+            ProcessState::Busy { lock, call, .. } => {
                 let earlier = self.locks[*lock].calls[*call].lines[0];
                 return Err(format!("{} has a call under way since line {earlier}", r.process));
             }
-            State::Retired => {
+            ProcessState::Retired => {
                 return Err(format!("{} goes on after `info`; it needs a new name", r.process));
             }
         }
@@ -680,12 +706,12 @@ impl Builder {
             _ => {}
         }
         let calls = &mut self.locks[lock].calls;
-        calls.push(Call {
+        calls.push(Operation {
             op: r.op,
             process: u32::try_from(process).expect("processes are counted in 32 bits"),
             invoke: at,
             asked: at,
-            ret: At::NEVER,
+            ret: Time::NEVER,
             outcome: Outcome::Open,
             fence: r.fence,
             unrenewed: r.unrenewed,
@@ -698,20 +724,21 @@ impl Builder {
             err: None,
             lines: [self.line, 0],
         });
-        self.states[process] = State::Busy { lock, call: calls.len() - 1, grant: r.grant };
+        self.states[process] = ProcessState::Busy { lock, call: calls.len() - 1, grant: r.grant };
         Ok(())
     }
 
     fn answer(
         &mut self,
-        at: At,
+        at: Time,
         process: usize,
         lock: usize,
         r: Record,
         outcome: Outcome,
     ) -> Result<(), String> {
-        let after = if outcome == Outcome::Info { State::Retired } else { State::Idle };
-        let State::Busy { lock: called, call: index, grant } =
+        let after =
+            if outcome == Outcome::Info { ProcessState::Retired } else { ProcessState::Idle };
+        let ProcessState::Busy { lock: called, call: index, grant } =
             std::mem::replace(&mut self.states[process], after)
         else {
             return Err(format!("an answer to {}, which has called nothing", r.process));
@@ -732,7 +759,7 @@ impl Builder {
         }
     }
 
-    /// Adds a call that has its answer to the grant that it is about.
+    /// Adds a completed operation to its grant.
     fn tell_grant(&mut self, name: &str, lock: usize, index: usize) -> Result<(), String> {
         let moves_back = self.moves_back();
         let line = &mut self.locks[lock];
@@ -777,14 +804,14 @@ impl Builder {
         self.header.as_ref().is_some_and(|header| header.moves_back)
     }
 
-    fn learned(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
+    fn learned(&mut self, at: Time, lock: usize, r: Record) -> Result<(), String> {
         let grant = self.known(&r.grant.ok_or("it names no grant")?, lock)?;
         let moves_back = self.moves_back();
         self.locks[lock].grants[grant].learn(at, r.valid_until, self.line, moves_back);
         Ok(())
     }
 
-    fn lost(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
+    fn lost(&mut self, at: Time, lock: usize, r: Record) -> Result<(), String> {
         let name = r.grant.ok_or("it names no grant")?;
         let grant = self.known(&name, lock)?;
         let why = r.err.unwrap_or(Why::Expired);
@@ -807,24 +834,24 @@ impl Builder {
     fn finish(mut self) -> Result<History, Unreadable> {
         let header = self.header.take();
         let header = header.ok_or(Unreadable { line: 1, message: "there is no header".into() })?;
-        // What was never answered belongs to its grant all the same.
+        // Operations without a completion belong to their grant, too.
         for state in std::mem::take(&mut self.states) {
-            if let State::Busy { lock, call, grant: Some(name) } = state {
+            if let ProcessState::Busy { lock, call, grant: Some(name) } = state {
                 let told = self.tell_grant(&name, lock, call);
                 told.map_err(|message| Unreadable { line: self.line as usize, message })?;
             }
         }
         self.windows.sort_by_key(|window| window.from);
         if header.passes_on {
-            self.locks.iter_mut().for_each(LockLine::trace_holds);
+            self.locks.iter_mut().for_each(LockHistory::trace_holds);
         }
         let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
         let hosts = hosts.collect();
-        // One that did not happen was taken back.
+        // A fault that did not happen was taken back.
         let has_killed = |window: &&Window| window.what == Trouble::Kill && !window.hidden;
         let kills = self.windows.iter().rev().filter(has_killed);
-        let is_endless = |window: &Window| window.until == At::NEVER;
-        let latest = self.windows.iter().scan(At::START, |latest, window| {
+        let is_endless = |window: &Window| window.until == Time::NEVER;
+        let latest = self.windows.iter().scan(Time::START, |latest, window| {
             *latest = if is_endless(window) { *latest } else { window.until.max(*latest) };
             Some(*latest)
         });
@@ -844,7 +871,7 @@ impl Builder {
     }
 }
 
-/// The operating system's process that a name belongs to.
+/// Returns the operating system's process that a name belongs to.
 fn host_of(process: &str) -> &str {
     process.split_once('/').map_or(process, |(host, _)| host)
 }

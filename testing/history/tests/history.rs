@@ -1,5 +1,5 @@
-//! Can the checker of histories be trusted? Legal histories from a model must pass, and the same ones
-//! with one thing wrong must fail, under the right rule.
+//! Tests of the checker: legal histories from a model must pass, and the same ones with one defect
+//! must fail, under the right rule.
 #![allow(
     clippy::ptr_arg,
     reason = "mutations have one type, whether they change the length or not"
@@ -73,7 +73,7 @@ proptest! {
 
 // ---- mutations ----
 
-/// A grant in a history: where its lines are.
+/// A grant in a history, with the positions of its lines.
 #[derive(Clone, Debug)]
 struct Hold {
     lock: String,
@@ -81,7 +81,7 @@ struct Hold {
     invoke: usize,
     ok: usize,
     fence: Option<u64>,
-    /// The last that was recorded.
+    /// The last recorded deadline.
     valid_until: u64,
     releases: Vec<(usize, usize, Kind)>,
     lost: Option<usize>,
@@ -106,7 +106,7 @@ fn t(lines: &[Line], index: usize) -> u64 {
     lines[index].t().expect("it has a time")
 }
 
-/// The grants in the order of their answers.
+/// Returns the grants in the order of their answers.
 fn holds(lines: &[Line]) -> Vec<Hold> {
     let mut holds: Vec<Hold> = Vec::new();
     let find = |grant: &Option<String>, from: usize, op: Op| {
@@ -154,7 +154,7 @@ fn released(hold: &Hold) -> Option<(usize, usize)> {
     Some((invoke, ok))
 }
 
-/// A call of a new client, without an owner.
+/// Adds a call of a new client, without an owner.
 fn call(lines: &mut Vec<Line>, like: usize, from: u64, until: u64, op: Op, kind: Kind) -> usize {
     let mut invoke = record(&lines[like]).expect("like a record").clone();
     let process = format!("new/{}", lines.len());
@@ -172,7 +172,7 @@ fn sort(lines: &mut [Line]) {
     lines.sort_by_key(|line| line.t().map_or(0, |t| t + 1));
 }
 
-/// Breaks a legal history in one way, if it has a place for it.
+/// Breaks a legal history in one way, if it has a suitable place.
 type Mutation = fn(&mut Vec<Line>, &mut Dice) -> Option<()>;
 
 fn pick<T: Clone>(from: &[T], dice: &mut Dice) -> Option<T> {
@@ -230,7 +230,7 @@ fn missing_fence(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     Some(())
 }
 
-/// The release of a lock that somebody else got at once was never called.
+/// Removes the release of a lock that another client acquired at once.
 fn lost_release(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let mut pairs = pairs(lines);
     pairs.retain(|(one, other)| {
@@ -242,7 +242,7 @@ fn lost_release(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     Some(())
 }
 
-/// Long after all is over, somebody is told that the lock is taken.
+/// Adds contention long after the end of all holds.
 fn phantom_busy(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let hold = pick(&holds(lines), dice)?;
     let late = t(lines, lines.len() - 1) + 20 * LEASE;
@@ -251,14 +251,15 @@ fn phantom_busy(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     Some(())
 }
 
-/// A try during a hand-over without faults, whose lock was free for longer than the try took.
+/// Adds contention to a try during a hand-over without faults, whose lock was free for longer than
+/// the try took.
 fn phantom_busy_in_between(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     if lines.iter().any(|line| record(line).is_some_and(|r| r.kind == Kind::Info)) {
         return None;
     }
     let mut pairs = pairs(lines);
     let open = |lock: &str, from: u64, until: u64| {
-        // Somebody who waits, or leaves the line, explains it.
+        // A client that waits, or leaves the queue, explains it.
         let mut calls = lines.iter().enumerate().filter_map(|(n, line)| Some((n, record(line)?)));
         calls.any(|(n, r)| {
             let acquires = r.kind == Kind::Invoke && r.op.acquires() && r.lock == lock;
@@ -285,7 +286,7 @@ fn phantom_busy_in_between(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()>
     Some(())
 }
 
-/// It is told that it released what had lapsed, and was somebody else's by then.
+/// Confirms a release after the expiry, when another client held the lock.
 fn released_by_another(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let mut pairs = pairs(lines);
     pairs.retain(|(one, _)| one.lost.is_some() && one.releases.is_empty() && !one.asked);
@@ -343,7 +344,7 @@ fn dropped_loss(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     Some(())
 }
 
-/// Time stands still for all but one waiter: its answer, and what follows, comes ten minutes later.
+/// Delays all but one waiter: its answer and its later records come ten minutes later.
 fn starved_waiter(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let mut pairs = pairs(lines);
     pairs.retain(|(_, other)| other.op == Op::Acquire);
@@ -367,13 +368,13 @@ fn never_answered(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let mut answers = answers;
     answers
         .retain(|&n| record(&lines[n]).is_some_and(|r| r.kind != Kind::Info) && !killed(lines, n));
-    // An acquisition that is never answered has no grant for what follows.
+    // An unanswered acquisition has no grant for later records.
     answers.retain(|&n| record(&lines[n]).is_some_and(|r| !r.op.acquires()));
     lines.remove(pick(&answers, dice)?);
     Some(())
 }
 
-/// Two that stood in line change places.
+/// Swaps two waiters of a queue.
 fn overtaken(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let mut pairs = pairs(lines);
     pairs.retain(|(one, other)| {
@@ -383,7 +384,7 @@ fn overtaken(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
             && t(lines, other.invoke) < t(lines, one.ok)
     });
     let (one, other) = pick(&pairs, dice)?;
-    // All of one call is now the other's, and the reverse: the names change, up to the grants.
+    // The records of each call become those of the other: the names change, up to the grants.
     let name = |index: usize| record(&lines[index]).map(|r| (r.process.clone(), r.grant.clone()));
     let (first, second) = (name(one.invoke)?, name(other.invoke)?);
     for (index, name) in [(one.invoke, second), (other.invoke, first)] {
@@ -398,7 +399,7 @@ fn writes(lines: &[Line]) -> Vec<(usize, Record)> {
     all.filter(|(_, r)| r.op == Op::Write).collect()
 }
 
-/// A write of an earlier holder passes after one of a later one.
+/// Lets a write of an earlier holder pass after one of a later holder.
 fn late_write(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()> {
     let mut passed = writes(lines);
     passed.retain(|(_, r)| r.kind == Kind::Ok && r.fence > Some(1));
@@ -439,7 +440,8 @@ fn refused_without_a_reason(lines: &mut Vec<Line>, dice: &mut Dice) -> Option<()
     Some(())
 }
 
-/// Each mutation with the rule that must catch it, and the share of histories that have a place for it.
+/// Each mutation with the rule that must catch it, and the share of histories that have a suitable
+/// place.
 const MUTATIONS: &[(&str, Mutation, Rule)] = &[
     ("overlapping claim", overlapping_claim, Rule::K1),
     ("swapped fences", swapped_fences, Rule::K4),
@@ -488,7 +490,7 @@ fn mutations_fail_under_the_right_rule() {
     }
 }
 
-// ---- against a judge that tries every order ----
+// ---- against a checker that tries every order ----
 
 fn is_in_order(report: &Report) -> bool {
     assert!(!report.broken.contains_key(&Rule::Undecided), "{report}");
@@ -508,7 +510,7 @@ fn small_histories_are_judged_as_by_trying_every_order() {
         if truth == is_in_order(&report) {
             continue;
         }
-        // With fences, calls with unknown outcome explain contention one by one, not all together.
+        // With tokens, calls with unknown outcome explain contention one by one, not all together.
         assert!(
             !truth && fenced && small.has_unknown,
             "legal: {truth}\n{report}\n{}",
@@ -536,7 +538,7 @@ impl Harness for InMemory {
     }
 }
 
-/// A load on a paused clock, judged.
+/// Returns the report of a load on a paused clock.
 fn judged(harness: &dyn Harness, load: Load) -> (Report, String) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime starts");
@@ -556,7 +558,7 @@ fn the_memory_backend_is_legal() {
     }
 }
 
-/// Backends that are broken in a way that a history shows, each with a rule that must catch it.
+/// Backends with a defect that a history shows, each with a rule that must catch it.
 const SABOTEURS: &[(&str, Rule)] = &[
     ("GrantsEveryone", Rule::K1),
     ("ExpiresEarly", Rule::K1),
@@ -576,7 +578,7 @@ fn saboteurs_are_caught_by_their_history() {
     for (name, rule) in SABOTEURS {
         let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == *name);
         let saboteur = saboteur.expect("it is one of the saboteurs");
-        // Some need a moment that one run in ten has.
+        // Some need a situation that one run in ten has.
         let caught = (0..100).any(|seed| {
             let load = Load { seed, clients: 12, rounds: 25, disturbed: seed % 2 == 1 };
             let harness = saboteur.infiltrate(Box::new(InMemory(Memory::new())));
@@ -586,7 +588,7 @@ fn saboteurs_are_caught_by_their_history() {
     }
 }
 
-// ---- what stands in files ----
+// ---- the contents of files ----
 
 fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
     let fencing = if fields.contains("fencing") { "" } else { r#","fencing":"seeded""# };
@@ -599,7 +601,7 @@ fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
     Ok(check(&history))
 }
 
-/// Another client is granted the lock at `at`, with the next token.
+/// Grants the lock to another client at `at`, with the next token.
 fn second_holder(lines: &mut Vec<Line>, at: u64) {
     let given = holds(lines).pop().expect("a lock was granted");
     let answer = call(lines, given.ok, at, at + 1, Op::Try, Kind::Ok);
@@ -608,7 +610,8 @@ fn second_holder(lines: &mut Vec<Line>, at: u64) {
     sort(lines);
 }
 
-/// The lock is renewed in the background, and its holder asks nothing. A second holder is seen at any time.
+/// Checks a lock that is renewed in the background, without checks of its holder. A second holder
+/// is found at any time.
 #[test]
 fn a_second_holder_is_seen_beside_one_that_is_renewed() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -619,7 +622,7 @@ fn a_second_holder_is_seen_beside_one_that_is_renewed() {
     let mut client = recorder.client("p1/a");
     runtime.block_on(async {
         let lock = locks.lock("one").unwrap().ttl(ttl);
-        // The first is released, and the second is cut off while it holds the lock.
+        // The first is released, and the second is partitioned while it holds the lock.
         let held = client.acquire(&lock).await.unwrap();
         held.sleep(ttl * 4).await;
         client.release(held).await.unwrap();
@@ -639,7 +642,7 @@ fn a_second_holder_is_seen_beside_one_that_is_renewed() {
     assert!(seen.iter().all(|&seen| seen), "{seen:?}");
 }
 
-/// The deadline that the guard knew when it was released says up to when the lock was held.
+/// Checks that the guard's deadline at the release shows how long the lock was held.
 #[test]
 fn a_release_tells_how_long_the_lock_was_held() {
     let call = written;
@@ -660,11 +663,11 @@ fn a_release_tells_how_long_the_lock_was_held() {
         let report = judge(event, told);
         assert!(report.broken.contains_key(&Rule::K1), "{event} {told}: {report}");
     }
-    // As far as anybody knows, it was over by then.
+    // According to the records, it was over by then.
     assert!(!judge("", "").broken.contains_key(&Rule::K1));
 }
 
-/// A line about the grant that is called as who asked for it.
+/// Returns a line about the grant that bears the name of its client.
 fn written(t: u64, kind: &str, who: &str, op: &str, more: &str) -> String {
     let grant = who.replace('/', "");
     format!(
@@ -709,7 +712,7 @@ fn overlaps_are_counted_while_an_assumption_is_broken_on_purpose() {
         assert_eq!(!report.broken.contains_key(&Rule::K1), is_excused, "{locks}: {report}");
     }
 
-    // Fences must hold nevertheless.
+    // Tokens must hold nevertheless.
     let lines = [&TAKEN[..], &[flush, over], &TAKEN_TOO].concat().join("\n");
     let lines = lines.replace(r#""fence":2"#, r#""fence":1"#);
     let report = hand_written(r#","breaks":["A2"]"#, &lines.lines().collect::<Vec<_>>()).unwrap();
@@ -717,7 +720,7 @@ fn overlaps_are_counted_while_an_assumption_is_broken_on_purpose() {
 }
 
 #[test]
-fn a_removal_excuses_only_those_who_had_the_lock_then() {
+fn a_removal_excuses_only_its_holder() {
     let removal = |at: u64, lock: &str| {
         [
             format!(
@@ -741,9 +744,10 @@ fn a_removal_excuses_only_those_who_had_the_lock_then() {
     assert!(report.broken.contains_key(&Rule::K2), "{report}");
 }
 
-/// A is broken, and B has had the lock since. A process in which somebody believes to hold it does not ask.
+/// Checks a broken lock of A that B has had since. A process with a holder that believes in its
+/// lock does not ask.
 #[test]
-fn who_does_not_know_of_a_break_keeps_its_neighbours_from_the_lock() {
+fn a_holder_unaware_of_a_break_blocks_its_process() {
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |who: &str, is_told: bool| {
         let mut lines = vec![
@@ -774,9 +778,9 @@ fn who_does_not_know_of_a_break_keeps_its_neighbours_from_the_lock() {
     }
 }
 
-/// A is broken; B and C stood in line, and D gets it while C holds it.
+/// Checks a broken lock of A: B and C were queued, and D gets it while C holds it.
 #[test]
-fn who_stood_in_line_when_a_lock_was_broken_did_not_have_it_then() {
+fn a_waiter_at_a_break_did_not_hold_the_lock() {
     let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |d: u64| {
@@ -837,7 +841,7 @@ fn a_removal_that_removed_nothing_excuses_nothing() {
 }
 
 #[test]
-fn what_was_given_back_is_not_held() {
+fn a_released_lock_is_not_held() {
     let line = |t: u64, kind: &str, op: &str, more: &str| {
         format!(
             r#"{{"kind":"{kind}","t":{t},"proc":"p1/a","lock":"l","op":"{op}","grant":"a"{more}}}"#
@@ -857,7 +861,7 @@ fn what_was_given_back_is_not_held() {
     }
 }
 
-/// A's lock is broken, B has it since, and A is told once more that it holds it.
+/// Checks a broken lock of A that B has had since: A's next check still confirms it.
 #[test]
 fn a_renewal_beside_a_newer_holder_is_a_lie_unless_the_newer_one_was_lost() {
     let judge = |lost_again: bool| {
@@ -890,9 +894,10 @@ fn a_renewal_beside_a_newer_holder_is_a_lie_unless_the_newer_one_was_lost() {
     assert!(!report.broken.contains_key(&Rule::K7), "{report}");
 }
 
-/// B has the lock from 600 on. A may have given up shortly before it was told, and not long before.
+/// Checks a late notification: B has the lock from 600 on. A may have given up shortly before its
+/// notification, and not long before.
 #[test]
-fn who_is_told_late_had_not_given_up_early() {
+fn a_late_notification_is_no_early_release() {
     for (told, is_legal) in [(691, true), (791, false)] {
         for stopped in [false, true] {
             let check = |t: u64, kind: &str, more: &str| {
@@ -919,7 +924,7 @@ fn who_is_told_late_had_not_given_up_early() {
 }
 
 #[test]
-fn a_wait_of_which_nobody_knows_what_came_is_judged_as_well() {
+fn a_wait_with_unknown_outcome_is_judged() {
     for (until, err, is_legal) in
         [(90, "dropped", true), (500, "dropped", false), (500, "timeout", false)]
     {
@@ -971,7 +976,7 @@ fn a_kill_that_did_not_happen_ends_nothing() {
 }
 
 #[test]
-fn who_does_not_know_of_a_clock_step_keeps_its_neighbours_from_the_lock() {
+fn a_holder_unaware_of_a_clock_step_blocks_its_process() {
     let told = r#"{"kind":"event","t":690,"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"not_held"}"#;
     let stepped = r#"{"kind":"fault","t":100,"id":1,"what":"clock","breaks":["A1"]}"#;
     let over = r#"{"kind":"heal","t":102,"id":1}"#;
@@ -996,7 +1001,7 @@ fn who_does_not_know_of_a_clock_step_keeps_its_neighbours_from_the_lock() {
 }
 
 #[test]
-fn where_fences_may_go_back_they_do_not_tell_who_was_first() {
+fn tokens_that_may_go_back_give_no_order() {
     let taken = TAKEN[1].replace(r#""fence":1"#, r#""fence":100"#);
     let lines = [
         r#"{"kind":"fault","t":5,"id":1,"what":"clock","breaks":["A1"]}"#,
@@ -1012,7 +1017,7 @@ fn where_fences_may_go_back_they_do_not_tell_who_was_first() {
     assert!(report.is_legal(), "{report}");
     assert_eq!((report.excused_fences, report.excused_overlaps), (1, 1), "{report}");
 
-    // Nor that who has the lower one had lost the lock by the time it got it.
+    // Nor that the holder of the lower token had lost the lock by the time it got it.
     let [begun, got] = TAKEN_TOO.map(|line| line.replace("3500", "3600"));
     let let_go = [(3550, "invoke"), (3560, "ok")];
     let [asks, is_told] = let_go.map(|(t, kind)| {
@@ -1056,7 +1061,7 @@ fn a_member_that_lost_its_data_ends_holds_and_does_not_double_them() {
 }
 
 #[test]
-fn what_clients_need_not_notice_excuses_nothing_and_failures_without_faults_are_counted() {
+fn hidden_faults_excuse_nothing_and_unexplained_failures_are_counted() {
     let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
     let over = r#"{"kind":"heal","t":560,"id":1}"#;
     let got = TAKEN_TOO[1].replace("600", "700");
@@ -1088,14 +1093,14 @@ fn one_failure_in_two_hundred_is_the_machine_and_more_are_not() {
     }
 }
 
-/// Eight holds, one after the other, each 1000 after the one before, and what is written of each.
+/// Returns eight holds in sequence, each 1000 after the previous one, with their records.
 fn holds_of(fields: &str, each: impl Fn(u64, u64) -> Vec<String>) -> Report {
     let lines: Vec<String> = (0..8).flat_map(|n| each(n, 100 + 1000 * n)).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     hand_written(&format!(r#","recovers":30{fields}"#), &lines).unwrap()
 }
 
-/// A grant of 500.
+/// Returns a grant of 500.
 fn taken(n: u64, t: u64, more: &str) -> [String; 2] {
     let who = format!("p1/t{n}");
     let held = format!(r#","fence":{},"valid_until":{}{more}"#, n + 1, t + 500);
@@ -1120,7 +1125,7 @@ fn releases_that_fail_without_a_fault_are_seen() {
     assert_eq!((report.returns.count, report.returns.failed, report.returns.moments), (8, 8, 8));
     let at_once = judge(r#","timeout":7000"#, r#""Unavailable""#, "");
     assert!(at_once.broken.contains_key(&Rule::Unexplained), "it met no bound: {at_once}");
-    // All of it in one moment, or under a fault; or nothing but a loss, which is judged by itself.
+    // All of them in one moment, or under a fault; or only a loss, which is judged by itself.
     let slow = r#"{"kind":"fault","t":150,"id":1,"what":"slow","proc":"p1"}"#;
     for (fields, err, fault) in [
         (r#","timeout":7000"#, r#""Timeout""#, ""),
@@ -1169,7 +1174,7 @@ fn holds_that_are_renewed_are_lost_for_a_reason_only() {
         let report = judge(more, fault);
         assert!(report.is_legal() && report.holds.count == 0, "{more} {fault}: {report}");
     }
-    // Who keeps it beyond its first lease has had it renewed.
+    // A hold beyond its first lease was renewed.
     let kept = holds_of("", |n, t| {
         let who = format!("p1/t{n}");
         let mut lines = taken(n, t, "").to_vec();
@@ -1209,13 +1214,14 @@ fn a_token_that_its_client_refused_has_gone_back() {
         let report = judge([id, ""], "p1/b");
         assert!(report.broken.contains_key(&Rule::K4), "{report}");
     }
-    // By another process, which has seen nothing that is recorded.
+    // By another process, which has seen no recorded token.
     assert!(judge(["", ""], "p2/b").is_legal());
     let report = judge([r#""id":1"#, r#""id":2"#], "p2/b");
     assert!(report.broken.contains_key(&Rule::K4), "{report}");
 }
 
-/// The server may have given it before the other one, and word of it came late.
+/// Checks that a refused token may precede the other one: the server may have granted it before,
+/// with a late answer.
 #[test]
 fn a_token_that_was_refused_while_another_one_came_need_not_have_gone_back() {
     let call = written;
@@ -1236,9 +1242,9 @@ fn a_token_that_was_refused_while_another_one_came_need_not_have_gone_back() {
     }
 }
 
-/// A call is given up at 20. Another one waits from 30 until `t`.
+/// Checks a call that is cancelled at 20, and another one that waits from 30 until `t`.
 #[test]
-fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can_last() {
+fn residue_of_a_cancelled_call_explains_contention_until_it_fades() {
     let judge = |fields: &str, t: u64, fault: &str| {
         let held = format!(r#","fence":1,"valid_until":{}"#, t + 900);
         let mut lines = vec![
@@ -1251,7 +1257,7 @@ fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         hand_written(fields, &lines).unwrap()
     };
-    // A lease, what the header says, and the bound on a takeover.
+    // A lease, the header's bound, and the bound on a takeover.
     let fades = r#","fades":50"#;
     for (fields, t, legal) in
         [(fades, 3269, true), (fades, 3271, false), ("", 3419, true), ("", 3421, false)]
@@ -1259,20 +1265,20 @@ fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can
         let report = judge(fields, t, "");
         assert_eq!(!report.broken.contains_key(&Rule::K5), legal, "{fields} {t}: {report}");
     }
-    // What lets go in the background meets a fault there.
+    // A background release meets a fault.
     let cut = r#"{"kind":"fault","t":40,"id":1,"what":"partition","proc":"p1"}"#;
     assert!(judge(fades, 3271, cut).is_legal());
-    // It would not have been noticed had this one waited for longer.
+    // A longer wait would not have shown it.
     let report = judge(fades, 3000, "");
     assert_eq!((report.waits, report.judged_waits), (1, 0), "{report}");
     let report = judge(fades, 3100, "");
     assert_eq!((report.waits, report.judged_waits), (1, 1), "{report}");
 }
 
-/// Somebody who waits dies, and another one is told at `t` that the lock is taken: up to a lease and the bound on a
-/// takeover later, and that once more, since nobody knows when exactly a lease ends.
+/// Checks a killed waiter, and contention of another client at `t`. It is legal up to a lease and
+/// the bound on a takeover later. That counts twice, since the exact end of a lease is unknown.
 #[test]
-fn the_dead_stand_in_line_for_as_long_as_the_header_says() {
+fn killed_waiters_stay_queued_up_to_the_declared_bound() {
     for (fields, t, legal) in [
         ("", 3490, true),
         ("", 3510, false),
@@ -1298,7 +1304,7 @@ fn faults_excuse_waits_that_met_them_and_no_more() {
             format!(r#"{{"kind":"heal","t":{},"id":{id}}}"#, t + 10),
         ]
     };
-    // It waits from 500 to `t` for a lock that nobody has, and should be served within 100.
+    // It waits from 500 to `t` for a free lock, and should be served within 100.
     let judge = |faults: &[[String; 2]], t: u64| {
         let wait =
             r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
@@ -1320,14 +1326,14 @@ fn faults_excuse_waits_that_met_them_and_no_more() {
     }
     assert!(judge(&[fault(1, 550, r#""slow","lock":["l","m"]"#)], 620));
     assert!(!judge(&[fault(1, 610, r#""slow","proc":"p2""#)], 640));
-    // One comes after the other: what is between them is counted.
+    // In sequence: the time between them counts.
     let many: Vec<_> = (0..20).map(|n| fault(n, 550 + 50 * n, r#""slow","proc":"p2""#)).collect();
     assert!(judge(&many[..9], 980) && !judge(&many, 1540));
 }
 
 #[test]
 fn half_of_the_hand_offs_without_a_fault_are_prompt_and_nine_in_ten() {
-    // So many hand-offs, one after the other, of which so many are late.
+    // Returns a number of hand-offs in sequence, some of which are late.
     let judge = |count: u64, late: u64, fault: &str| {
         let call = |t: u64, kind: &str, n: u64, op: &str, more: &str| {
             format!(
@@ -1346,7 +1352,7 @@ fn half_of_the_hand_offs_without_a_fault_are_prompt_and_nine_in_ten() {
             lines.push(call(at + 3, "ok", n, "release", ""));
             at += if n < late { 92 } else { 12 };
         }
-        // The last one keeps it.
+        // The last client keeps it.
         lines.truncate(lines.len() - 3);
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         hand_written(r#","half":10,"most":50"#, &lines).unwrap()
@@ -1364,8 +1370,8 @@ fn half_of_the_hand_offs_without_a_fault_are_prompt_and_nine_in_ten() {
     assert!(report.is_legal() && report.calm.count == 0, "{report}");
 }
 
-/// Renewals do not rest on the application, so a lock is lost to its starvation without a reason. A
-/// process that is stopped renews nothing.
+/// Checks that renewals do not depend on the application, so that its starvation explains no loss.
+/// A stopped process renews nothing.
 #[test]
 fn a_lock_whose_application_does_not_run_stays_held() {
     let judge = |what: &str, more: &str| {
@@ -1389,7 +1395,8 @@ fn a_lock_whose_application_does_not_run_stays_held() {
         assert!(!report.broken.contains_key(&Rule::Unexplained), "{what} {more}: {report}");
         assert_eq!(report.starved.count, 0, "{report}");
     }
-    // The server keeps it for as long as the application may rely on it: a waiter waits no longer than that.
+    // The server keeps it for as long as the application may rely on it: a waiter waits no longer
+    // than that.
     let starve = r#"{"kind":"fault","t":100,"id":1,"what":"starve","proc":"p1"}"#;
     let heal = r#"{"kind":"heal","t":9000,"id":1}"#;
     let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
@@ -1406,7 +1413,7 @@ fn a_lock_whose_application_does_not_run_stays_held() {
     assert!(!hand_written("", &lines).unwrap().is_legal(), "it is not renewed while it is stopped");
 }
 
-/// Where locks end with their process, a detached one ends with its lease.
+/// Checks that a detached lock ends with its lease, where others end with their process.
 #[test]
 fn a_detached_lock_outlives_its_process_for_its_lease() {
     let kill = r#"{"kind":"fault","t":100,"id":1,"what":"kill","proc":"p1"}"#;
@@ -1451,7 +1458,8 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
         assert_eq!(!report.broken.contains_key(&Rule::K5), legal, "{t}: {report}");
         assert_eq!(report.takeovers.count, 0, "it waited only after the stop");
     }
-    // It is not told while it is stopped, but soon after. While its server is away, it counts its lease by itself.
+    // It is not notified while it is stopped, but soon after. While its server is down, it counts
+    // its lease by itself.
     let away = r#"{"kind":"fault","t":100,"id":1,"what":"server"}"#;
     let go_on = |t: u64| format!(r#"{{"kind":"heal","t":{t},"id":1}}"#);
     let lost = |t: u64| {
@@ -1472,10 +1480,10 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     }
 }
 
-/// A holder that was not told of a removal hands the lock over, and the next holder is told by its
-/// next renewal.
+/// Checks a hand-over of a lock that was removed before: the next holder is notified by its next
+/// renewal.
 #[test]
-fn who_was_handed_a_lock_that_was_removed_before_is_told_with_reason() {
+fn a_loss_after_a_hand_over_of_a_removed_lock_has_a_reason() {
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
     let broken = r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#;
     let lines = [
@@ -1524,7 +1532,7 @@ fn a_minimum_hold_keeps_others_out_after_the_release_and_no_longer() {
     }
 }
 
-/// Without leases, a lock that is not renewed has a deadline of its holder's own, and ends with that.
+/// Checks that an unrenewed lock without a lease ends with the deadline of its holder.
 #[test]
 fn a_killed_holder_without_a_lease_is_followed_at_once() {
     let held = r#","fence":1,"valid_until":900,"unrenewed":true"#;
@@ -1546,7 +1554,7 @@ fn a_killed_holder_without_a_lease_is_followed_at_once() {
 }
 
 #[test]
-fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
+fn a_handed_over_hold_dates_from_its_first_request() {
     let call = written;
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
     let lines = [
@@ -1564,14 +1572,14 @@ fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
     let judge = |fields: &str, lines: &[String]| {
         hand_written(fields, &lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
     };
-    // The process cannot know that its lock was broken; the server has given it once.
+    // The process cannot know that its lock was broken; the server has granted it once.
     let broken = r#","breaks":["A3"]"#;
     let report = judge(&format!(r#"{broken},"passes_on":true"#), &lines);
     assert!(report.is_legal() && report.excused_overlaps > 0, "{report}");
-    // But where tokens are only the server's, it has given a lower one later.
+    // But where all tokens come from the server, it has granted a lower one later.
     let report = judge(broken, &lines);
     assert!(report.broken.contains_key(&Rule::K4), "{report}");
-    // And where nothing was broken, the lock was with two.
+    // And where no assumption was broken, there were two holders.
     let unbroken: Vec<String> =
         lines.iter().filter(|line| !line.contains("fault")).cloned().collect();
     let report = judge(r#","passes_on":true"#, &unbroken);
@@ -1583,7 +1591,7 @@ fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
 }
 
 #[test]
-fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
+fn a_waiter_beside_an_expired_holder_may_be_passed_over() {
     let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |fields: &str, holder: &str, queued: &str| {
@@ -1605,14 +1613,14 @@ fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
     assert!(judge(pushed, "p1/a", "").is_legal());
     // Or one whose program has to start before it is queued.
     assert!(judge("", "p3/a", r#","overtakable":true"#).is_legal());
-    // Not where that is not said, nor beside others.
+    // Not where the header does not declare it, nor beside others.
     for (fields, holder) in [("", "p1/a"), (pushed, "p3/a")] {
         let report = judge(fields, holder, "");
         assert!(report.broken.contains_key(&Rule::Fifo), "{fields} {holder}: {report}");
     }
 }
 
-/// A session that gets shorter takes its leases with it.
+/// Checks that a session with a shorter timeout shortens its leases.
 #[test]
 fn a_deadline_that_moves_back_ends_the_claim_where_that_is_said() {
     let call = written;
@@ -1636,7 +1644,7 @@ fn a_deadline_that_moves_back_ends_the_claim_where_that_is_said() {
     };
     let moves_back = r#","moves_back":true"#;
     for sampled in [true, false] {
-        // The task that hears of the loss may run a little later than it.
+        // The task that is notified of the loss may run a little later than it.
         for next in [1001, 1100] {
             let report = judge(moves_back, sampled, next);
             assert!(report.is_legal(), "{sampled} {next}: {report}");
@@ -1650,9 +1658,9 @@ fn a_deadline_that_moves_back_ends_the_claim_where_that_is_said() {
     }
 }
 
-/// The word of a release comes late; meanwhile another one had the lock, and has let it go.
+/// Checks a late answer to a release: meanwhile another client had the lock, and has released it.
 #[test]
-fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
+fn a_release_in_progress_blocks_its_process() {
     let call = written;
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2980"#);
     let judge = |who: &str, asks: u64| {
@@ -1678,7 +1686,7 @@ fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
 }
 
 #[test]
-fn who_knows_that_its_lock_is_gone_keeps_nobody_from_it() {
+fn a_holder_notified_of_its_loss_blocks_no_client() {
     let judge = |told: [String; 2], lets_go: u64, until: u64| {
         let lines = [
             written(10, "invoke", "p1/a", "acquire", ""),
@@ -1704,7 +1712,7 @@ fn who_knows_that_its_lock_is_gone_keeps_nobody_from_it() {
 }
 
 #[test]
-fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease() {
+fn a_release_lost_with_its_server_blocks_others_for_its_lease() {
     let ends = [
         written(110, "ok", "p1/a", "release", ""),
         written(110, "info", "p1/a", "release", r#","err":"gone""#),
@@ -1735,7 +1743,7 @@ fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease()
     assert!(judge(releases, 90, 250));
     assert!(judge(releases, 200, 250), "a release may have been on its way to the next one");
     assert!(judge(releases, 90, 3000));
-    // Not after its lease, not because of what came later, and not because of any fault.
+    // Not after its lease, not because of later events, and not because of any fault.
     assert!(!judge(releases, 90, 3200));
     assert!(!judge(releases, 230, 300));
     assert!(!judge("", 90, 250));
@@ -1785,17 +1793,17 @@ fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() 
     let later = |at: u64| (at - 1, at + 1, "p2");
     assert!(judge(votes, &[holder, later(3000)], 3000));
     assert!(!judge(votes, &[holder, later(3500)], 3500));
-    // One alone is too few, or too late, or another one's; and nobody else has votes.
+    // One alone is too few, or too late, or of another client; and only quorums have votes.
     assert!(!judge(votes, &[holder], 350));
     assert!(!judge(votes, &[caller], 350));
     assert!(!judge(votes, &[holder, (200, 290, "p2")], 350));
     assert!(!judge(votes, &[(250, 260, "p1"), caller], 350));
     assert!(!judge(votes, &[(90, 130, "p3"), caller], 350));
     assert!(!judge("", &[holder, caller], 350));
-    // Nor is what came later, nor one that goes on and on.
+    // Nor a later fault, nor one that never ends.
     assert!(!judge(votes, &[(140, 145, "p2"), (205, 206, "p1")], 150));
     assert!(!judge(votes, &[(105, 1_000_000, "p1"), later(900_000)], 900_000));
-    // A member of its own may be the second one, and one fault for all is still one.
+    // A fault of one member may be the second one, and one fault for all is still one.
     let member = |at: u64, until: u64| {
         let fault = format!(r#"{{"kind":"fault","t":{at},"id":9,"what":"member","hidden":true}}"#);
         [fault, format!(r#"{{"kind":"heal","t":{until},"id":9}}"#)]
@@ -1822,7 +1830,7 @@ fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() 
     assert!(beside(&[holder], member(300, 400)));
     assert!(beside(&[caller], member(90, 130)));
     assert!(!beside(&[], member(90, 400)));
-    // Nor is what came to nothing, or touches no server.
+    // Nor a fault that did not happen, or affects no server.
     let delay = r#""what":"delay","proc":"p1""#;
     for (fault, end, is_one) in [
         (delay, "", true),
@@ -1859,7 +1867,7 @@ fn a_holder_of_another_library_counts_exactly_while_it_is_there() {
         lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
         hand_written("", &lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
     };
-    // It keeps others out, and only then.
+    // It keeps other clients out, and only then.
     for (lock, from, until, legal) in
         [("l", 1150, 1160, true), ("l", 900, 1001, true), ("l", 1999, 2010, true)]
             .into_iter()
@@ -1870,12 +1878,12 @@ fn a_holder_of_another_library_counts_exactly_while_it_is_there() {
         let report = judge([there(lock, 1000, 2000), busy].concat());
         assert_eq!(!report.broken.contains_key(&Rule::K2), legal, "{lock} {from}: {report}");
     }
-    // Nobody else may rely on the lock meanwhile.
+    // No other client may rely on the lock meanwhile.
     for (lock, from, legal) in [("l", 2000, false), ("m", 2000, true), ("l", 2980, true)] {
         let report = judge([TAKEN.map(str::to_owned), there(lock, from, 5000)].concat());
         assert_eq!(!report.broken.contains_key(&Rule::K1), legal, "{lock} {from}: {report}");
     }
-    // Who waits gets the lock when the other one's lease has ended, within the bound.
+    // A waiter gets the lock when the lease of the holder has ended, within the bound.
     for (t, legal) in [(2199, true), (2201, false)] {
         let waited = [
             call(900, "invoke", "acquire", ""),
@@ -1913,7 +1921,7 @@ fn a_counter_that_lost_an_update_is_seen() {
         let report = counted(fence, values, read);
         assert!(report.broken.contains_key(&Rule::K3), "{values:?} {read}: {report}");
     }
-    // Without a fence, this is what happens: it is counted, and blamed on nobody.
+    // Without a token, lost updates are counted, and no client is to blame.
     let report = counted("", [1, 1], 1);
     assert!(report.is_legal() && report.lost_updates == 1, "{report}");
 }
@@ -1953,7 +1961,7 @@ fn only_documented_residue_may_be_left() {
 }
 
 #[test]
-fn what_is_no_history_is_refused_with_its_line() {
+fn an_invalid_history_is_refused_with_its_line() {
     let cases: &[(&[&str], &str)] = &[
         (&["{"], "line 2: EOF"),
         (&[TAKEN[0], r#"{"kind":"ok","t":20}"#], "line 3: missing field"),
@@ -1991,7 +1999,8 @@ fn what_is_no_history_is_refused_with_its_line() {
     assert!(History::read(&b""[..]).is_err());
 }
 
-/// Each of thirty ghosts may explain each of twelve refusals, but none of them two.
+/// Checks the budget: each of thirty unknown calls may explain each of twelve refusals, but none of
+/// them two.
 #[test]
 fn a_search_without_end_is_no_pass() {
     let call = |t: u64, kind: &str, name: &str, op: &str, more: &str| {
@@ -2053,7 +2062,7 @@ fn check_history_tells_by_its_exit_status() {
     assert!(status == 1 && told["legal"] == false && told["report"]["broken"]["K4"] == 1, "{told}");
 }
 
-/// Threads on the real clock, written to a file as it happens.
+/// Checks threads on the real clock, with a file that is written during the run.
 #[test]
 fn many_threads_share_a_recorder() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -2085,7 +2094,8 @@ fn many_threads_share_a_recorder() {
     assert_eq!((report.operations, report.grants, report.unknown), (6000, 2000, 0));
 }
 
-/// No guard remembers it: after a removal, an attempt that lands late gives the lock to its claim again.
+/// Checks a detached lock, whose loss no guard remembers: after a removal, a late attempt grants
+/// the lock to its claim again.
 #[test]
 fn a_detached_lock_may_come_back_after_a_removal() {
     let call = written;

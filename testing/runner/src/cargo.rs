@@ -3,11 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use serde::Deserialize;
-
-use crate::run::Outcome;
 
 /// A test program that was built.
 #[derive(Debug)]
@@ -99,7 +96,8 @@ struct Dependency {
     name: String,
 }
 
-/// Returns the arguments that select these crates, all crates that depend on them, and their features.
+/// Returns the arguments that select these crates, all crates that depend on them, and their
+/// features.
 ///
 /// A dependency of tests counts. Without `crates`, all are selected.
 ///
@@ -151,15 +149,4 @@ fn with_dependents(crates: &[String]) -> Result<Vec<String>, String> {
         wanted.extend(more);
     }
     Ok(wanted.into_iter().map(str::to_owned).collect())
-}
-
-/// Runs the examples in the documentation.
-pub(crate) fn documentation(selection: &[String]) -> Outcome {
-    let start = Instant::now();
-    let output = Command::new("cargo")
-        .args(["test", "-q", "--locked", "--doc"])
-        .args(selection)
-        .output()
-        .expect("cargo has built the tests");
-    Outcome::of("documentation", &output, start.elapsed())
 }

@@ -1,7 +1,8 @@
-//! Runs the workspace's test programs, several at once, and says how long each takes.
+//! Runs the workspace's test programs, several at once, and prints the time of each.
 //!
-//! `cargo test` runs one program after the other, although most tests wait most of the time: for leases to expire, and
-//! for servers to come back. This program builds them with cargo and runs them itself.
+//! `cargo test` runs one program after the other, although most tests wait most of the time: for
+//! leases to expire, and for servers to come back. This program builds them with cargo and runs
+//! them itself.
 
 #![expect(clippy::disallowed_methods, reason = "it times programs and holds no lock")]
 
@@ -12,7 +13,7 @@ mod topologies;
 
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Parser;
 use run::Skip;
@@ -26,10 +27,12 @@ struct Arguments {
     /// Test programs at the same time.
     #[arg(long, default_value_t = 3)]
     at_once: usize,
-    /// Test programs to start first, as `CRATE/PROGRAM`: the longest ones, so that none is left at the end.
+    /// Test programs to start first, as `CRATE/PROGRAM`: the longest ones, so that none is left at
+    /// the end.
     #[arg(long, value_name = "PROGRAM")]
     first: Vec<String>,
-    /// Tests to leave out: `CRATE/PROGRAM`, or `CRATE/PROGRAM:PART` for those with PART in their names.
+    /// Tests to leave out: `CRATE/PROGRAM`, or `CRATE/PROGRAM:PART` for those with PART in their
+    /// names.
     #[arg(long, value_name = "TESTS")]
     skip: Vec<Skip>,
     /// Runs the tests of all topologies, also of those whose files have not changed.
@@ -73,7 +76,7 @@ fn execute(arguments: &Arguments) -> Result<bool, String> {
         skips.extend(topology.skips()?);
     }
     for skip in &skips {
-        // A filter that fits no program any more would leave out nothing, unseen.
+        // A filter that fits no program any more would silently leave out nothing.
         let is_there = programs.iter().any(|program| skip.is_of(program));
         if !is_there && arguments.crates.is_empty() {
             return Err(format!("--skip {skip}: there is no such test program"));
@@ -88,12 +91,9 @@ fn execute(arguments: &Arguments) -> Result<bool, String> {
         results
     });
     if !arguments.no_docs {
-        results.push(cargo::documentation(&selection));
+        results.push(run::documentation(&selection));
     }
     topologies::record(&tested, &results)?;
     report::print(&results, test.elapsed());
     Ok(results.iter().all(|result| result.passed))
 }
-
-/// A program that takes longer than this hangs.
-const BOUND: Duration = Duration::from_secs(1200);

@@ -1,21 +1,42 @@
 //! Prints the output of each program, and a table at the end.
 
+use std::process::Output;
 use std::time::Duration;
 
-use crate::run::Outcome;
+/// The result of a program.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) passed: bool,
+    pub(crate) text: String,
+    pub(crate) took: Duration,
+}
 
-/// Prints what a program said.
+impl Outcome {
+    pub(crate) fn of(name: &str, output: &Output, took: Duration) -> Self {
+        let [said, complained] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        Self {
+            name: name.to_owned(),
+            passed: output.status.success(),
+            text: format!("{said}{complained}"),
+            took,
+        }
+    }
+}
+
+/// Prints the output of a program.
 pub(crate) fn said(outcome: &Outcome) {
     println!("\n== {}, {:.1} s\n{}", outcome.name, outcome.took.as_secs_f64(), outcome.text.trim());
 }
 
-/// How many tests of a program passed, failed, and were not promised.
+/// The counts of a program's tests that passed, failed, and were not promised.
 #[derive(Clone, Copy, Default)]
 struct Counts([u64; 3]);
 
 impl Counts {
-    /// Reads lines such as `test result: ok. 7 passed; 0 failed; 1 ignored; …`. A law that a backend does not promise
-    /// is shown as ignored.
+    /// Reads lines such as `test result: ok. 7 passed; 0 failed; 1 ignored; …`. A law that a
+    /// backend does not promise is shown as ignored.
     fn of(text: &str) -> Self {
         let mut counts = [0; 3];
         for line in text.lines().filter(|line| line.starts_with("test result:")) {
@@ -61,7 +82,8 @@ pub(crate) fn print(outcomes: &[Outcome], took: Duration) {
     println!("{passed} passed, {failed} failed, {ignored} not promised");
 }
 
-/// Prints the tests that took longest, where the programs say how long each took: `test NAME ... ok <1.234s>`.
+/// Prints the tests that took longest, where the programs say how long each took:
+/// `test NAME ... ok <1.234s>`.
 fn print_slowest_tests(outcomes: &[Outcome]) {
     const SHOWN: usize = 20;
     let mut tests: Vec<(f64, String)> = Vec::new();

@@ -1,7 +1,7 @@
 //! Runs test programs, several at once.
 
 use std::fmt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cargo::Program;
-use crate::{BOUND, report};
+use crate::report::{self, Outcome};
+
+/// The bound on the time of a program; a longer one hangs.
+const BOUND: Duration = Duration::from_secs(1200);
 
 /// Tests that are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Skip {
     program: String,
-    /// All of the program, if it is not there.
+    /// The whole program if absent.
     part: Option<String>,
 }
 
@@ -53,29 +56,7 @@ impl Skip {
     }
 }
 
-/// How a program ended.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) name: String,
-    pub(crate) passed: bool,
-    pub(crate) text: String,
-    pub(crate) took: Duration,
-}
-
-impl Outcome {
-    pub(crate) fn of(name: &str, output: &Output, took: Duration) -> Self {
-        let [said, complained] =
-            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        Self {
-            name: name.to_owned(),
-            passed: output.status.success(),
-            text: format!("{said}{complained}"),
-            took,
-        }
-    }
-}
-
-/// Runs the programs and prints what each said as soon as it has ended.
+/// Runs the programs and prints the output of each as soon as it has ended.
 pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<Outcome> {
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
@@ -93,7 +74,7 @@ pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<O
     outcomes.into_inner().expect("no program panics here")
 }
 
-/// Runs a command of the shell and prints what it said.
+/// Runs a shell command and prints its output.
 pub(crate) fn command(command: &str) -> Outcome {
     let start = Instant::now();
     let output = Command::new("bash").args(["-c", command]).output().expect("bash is there");
@@ -102,11 +83,23 @@ pub(crate) fn command(command: &str) -> Outcome {
     outcome
 }
 
+/// Runs the examples in the documentation.
+pub(crate) fn documentation(selection: &[String]) -> Outcome {
+    let start = Instant::now();
+    let output = Command::new("cargo")
+        .args(["test", "-q", "--locked", "--doc"])
+        .args(selection)
+        .output()
+        .expect("cargo has built the tests");
+    Outcome::of("documentation", &output, start.elapsed())
+}
+
 /// Runs a program, unless all of it is left out.
 fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
     let mut command = Command::new("timeout");
     command.arg(BOUND.as_secs().to_string()).arg(&program.executable);
-    // Only on request do the programs say how long each test took, and libtest only where it may use what is not stable.
+    // Programs report the time of each test only on request, and libtest only with unstable
+    // options.
     command.env("TEST_TIMES", "1");
     if says_times(program) {
         command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");

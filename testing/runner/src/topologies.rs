@@ -1,4 +1,5 @@
-//! Ways to run a backend that need servers of their own, and whether their files have changed since they passed last.
+//! Ways to run a backend that need servers of their own, and whether their files have changed since
+//! they passed last.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use crate::run::{Outcome, Skip};
+use crate::report::Outcome;
+use crate::run::Skip;
 
 /// The contents of `testing/topologies.toml`.
 #[derive(Deserialize)]
@@ -30,7 +32,8 @@ fn table() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../topologies.toml")
 }
 
-/// Reads the topologies whose tests are wanted, and those that are left out because nothing of theirs has changed.
+/// Reads the topologies whose tests are wanted, and those that are left out because their files
+/// have not changed.
 ///
 /// # Errors
 ///
@@ -49,7 +52,7 @@ pub(crate) fn read(want_all: bool) -> Result<(Vec<Topology>, Vec<Topology>), Str
 }
 
 impl Topology {
-    /// Returns what leaves its tests out.
+    /// Returns the skips of its tests.
     ///
     /// # Errors
     ///
@@ -71,7 +74,7 @@ impl Topology {
             .output()
             .map_err(|error| format!("git: {error}"))?;
         let hashes = String::from_utf8_lossy(&output.stdout).into_owned();
-        // The table says what has changed, and not how: a part of each will do.
+        // The table shows that a file has changed, and not how: a part of each hash is enough.
         let parts = hashes.lines().map(|hash| &hash[..8]).collect::<Vec<_>>();
         match parts.len() == self.files.len() {
             true => Ok(parts.join(" ")),

@@ -13,12 +13,12 @@ use std::time::Duration;
 use lock_core::clock::wall;
 use tempfile::TempDir;
 
-use super::process::{ServerError, require};
+use super::error::{ServerError, require};
 
 /// Preloaded into a process, it answers for the system's clocks.
 const SOURCE: &str = include_str!("clock.c");
 
-/// What has the compiler and all that it needs.
+/// The Debian packages with the compiler and its headers.
 const PACKAGES: &str = "gcc libc6-dev";
 
 /// A step of a clock.
@@ -30,21 +30,21 @@ pub enum Step {
     Back(Duration),
 }
 
-/// A clock of the processes that it is [given to](Self::give_to): it can be stepped while they run, and made to
-/// run too fast or too slowly. Their other clocks stay as they are.
+/// A clock for the processes that it is [given to](Self::give_to). It can be stepped while they
+/// run, and made to run too fast or too slowly. Their other clocks stay unchanged.
 ///
-/// Works for programs that are linked dynamically with the system's C library, as `redis-server`, `memcached` and
-/// Rust programs are.
+/// Works for programs that are linked dynamically with the system's C library, as `redis-server`,
+/// `memcached` and Rust programs are.
 #[derive(Debug)]
 pub struct Clock {
-    /// Of the environment, which tells a process where the setting is.
+    /// The environment variable that tells a process where the setting is.
     variable: &'static str,
     file: File,
     setting: Mutex<Setting>,
     directory: TempDir,
 }
 
-/// As `clock.c` has it.
+/// The setting in the layout of `clock.c`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Setting {
     ahead: i64,
@@ -53,17 +53,17 @@ struct Setting {
 }
 
 impl Clock {
-    /// A wall clock that is right so far.
+    /// Creates a wall clock that shows the right time.
     ///
     /// # Errors
     ///
-    /// There is no C compiler, or it does not do its work.
+    /// There is no C compiler, or it fails.
     pub fn new() -> Result<Self, ServerError> {
         Self::of("TEST_CLOCK")
     }
 
-    /// As [`new`](Self::new), for all monotonic clocks. What waits for a time that the kernel counts, like a timer
-    /// of `epoll_wait`, waits as long as ever.
+    /// Creates a clock in place of all monotonic clocks. A wait that the kernel times, such as a
+    /// timer of `epoll_wait`, is unaffected.
     ///
     /// # Errors
     ///
@@ -83,19 +83,19 @@ impl Clock {
         Ok(clock)
     }
 
-    /// What has to be in the environment of a process for it to go by this clock.
+    /// Returns the environment variables that make a process use this clock.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, OsString); 2] {
         let library = library(&self.directory).into();
         [("LD_PRELOAD", library), (self.variable, setting(&self.directory).into())]
     }
 
-    /// Has the process of `command` go by this clock, and those that it starts.
+    /// Makes the process of `command` and its children use this clock.
     pub fn give_to(&self, command: &mut Command) {
         command.envs(self.environment());
     }
 
-    /// Steps it, at once and for all who go by it.
+    /// Steps the clock, at once and for all processes that use it.
     ///
     /// # Panics
     ///
@@ -108,15 +108,15 @@ impl Clock {
         self.change(|setting| setting.ahead += by);
     }
 
-    /// From now on it runs too fast by so many thousandths, or too slowly if they are negative. What it
-    /// has gained or lost so far stays.
+    /// Makes the clock run too fast by this many thousandths, or too slowly if they are negative.
+    /// The difference accumulated so far stays.
     pub fn run_too_fast_by(&self, thousandths: i32) {
         self.change(|setting| setting.too_fast = thousandths.into());
     }
 
     fn change(&self, change: impl FnOnce(&mut Setting)) {
         let mut setting = self.setting();
-        // To the µs: then one that runs too slowly by all of it shows one time and no other.
+        // Rounded to the µs: a clock that is slowed down by its full rate then stands still.
         let now = nanos(wall()) / 1000 * 1000;
         setting.ahead += (now - setting.since) / 1000 * setting.too_fast;
         setting.since = now;
@@ -147,7 +147,7 @@ fn compile(directory: &TempDir) -> Result<(), ServerError> {
     if compiler.status.success() {
         return Ok(());
     }
-    // Without the headers of the C library, for one.
+    // For example because the headers of the C library are missing.
     let said = String::from_utf8_lossy(&compiler.stderr);
     Err(failed(&format!("cc fails; apt-get install {PACKAGES}, unless it says otherwise:\n{said}")))
 }

@@ -1,4 +1,4 @@
-//! What the handles of all servers can do.
+//! The operations that the handles of all servers share.
 
 use std::io::BufReader;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -9,32 +9,33 @@ use std::{fmt, io};
 
 use tempfile::TempDir;
 
+use super::error::ServerError;
 use super::ports::Ports;
-use super::process::{Server, ServerError};
+use super::process::Server;
 use lock_conformance::proxy::Proxy;
 
-/// Of every server: its own port, that of a cluster's bus, and the one on which it encrypts.
+/// The ports of each server: its own, the one of a cluster's bus, and the encrypted one.
 const PORTS: usize = 3;
 
-/// How long a server may take to answer one command.
+/// The bound on the answer to one command.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// A server of a test's own on a loopback port, with its files in a temporary directory: what every
-/// [`Redis`](super::Redis), [`Memcached`](super::Memcached) and [`ZooKeeper`](super::ZooKeeper) can do.
-/// It ends with this handle, or with the test process.
+/// A server of one test on a loopback port, with its files in a temporary directory.
+/// [`Redis`](super::Redis), [`Memcached`](super::Memcached) and [`ZooKeeper`](super::ZooKeeper)
+/// share these operations. The server ends with this handle, or with the test process.
 #[derive(Debug)]
 pub struct Handle {
     // Dropped before its directory.
     server: Mutex<Server>,
     scheme: &'static str,
     port: u16,
-    /// An ensemble's are kept for all of its members together.
+    /// The ports of an ensemble are kept for all of its members together.
     _ports: Arc<Ports>,
     directory: TempDir,
 }
 
 impl Handle {
-    /// A server that was started on one of the ports.
+    /// Wraps a server that was started on one of the ports.
     pub(super) fn new(
         server: Server,
         scheme: &'static str,
@@ -45,7 +46,7 @@ impl Handle {
         Self { server: Mutex::new(server), scheme, port, _ports: ports, directory }
     }
 
-    /// `launch` starts a server on the port, and may use [`PORTS`] from there.
+    /// Starts a server with `launch`, which gets the first of [`PORTS`] ports that it may use.
     pub(super) fn launch(
         scheme: &'static str,
         launch: impl FnOnce(u16, &Path) -> Result<Server, ServerError>,
@@ -57,20 +58,20 @@ impl Handle {
         Ok(Self::new(server, scheme, port, ports, directory))
     }
 
-    /// Kills the server if it still runs, and puts the one that `launch` starts in its place.
+    /// Kills the server if it still runs, and replaces it with the one that `launch` starts.
     pub(super) fn relaunch(&self, launch: impl FnOnce(u16, &Path) -> Result<Server, ServerError>) {
         let mut server = self.server();
         server.kill();
         *server = launch(self.port, self.directory()).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Where clients reach it.
+    /// Returns the address for clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// A way to it that can be disturbed, and the URL of that, without credentials.
+    /// Starts a proxy to the server, and returns it with its URL, without credentials.
     ///
     /// # Panics
     ///
@@ -86,25 +87,25 @@ impl Handle {
         format!("{}://{user}{place}", self.scheme)
     }
 
-    /// The directory with its files.
+    /// Returns the directory with the server's files.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The process id; another one after each restart.
+    /// Returns the process id, which changes with each restart.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.server().pid()
     }
 
-    /// The last lines that the server has printed since its start.
+    /// Returns the last lines that the server has printed since its start.
     #[must_use]
     pub fn output(&self) -> String {
         self.server().output()
     }
 
-    /// Stops the process with SIGSTOP; returns when it has stopped. Its connections stay open.
+    /// Stops the process with SIGSTOP and returns when it has stopped. Its connections stay open.
     ///
     /// # Panics
     ///
@@ -113,7 +114,7 @@ impl Handle {
         self.server().stop();
     }
 
-    /// Lets the stopped process go on.
+    /// Resumes the stopped process.
     ///
     /// # Panics
     ///
@@ -132,24 +133,25 @@ impl Handle {
     }
 }
 
-/// Waits until `who_answers` on its port is this server. It tells the process id, once there is an answer.
+/// Waits until this server answers on its port. `answering_pid` returns the process id of the
+/// server that answers, once there is an answer.
 pub(super) fn wait_until_answering(
     server: Server,
     bound: Duration,
-    mut who_answers: impl FnMut() -> Option<u32>,
+    mut answering_pid: impl FnMut() -> Option<u32>,
 ) -> Result<Server, ServerError> {
     let mut answering = None;
     server.wait_until(bound, || {
-        answering = who_answers();
+        answering = answering_pid();
         answering.is_some()
     })?;
     match answering == Some(server.pid()) {
         true => Ok(server),
-        false => Err(server.failure("is not who answers on its port")),
+        false => Err(server.failure("does not answer on its port: another process does")),
     }
 }
 
-/// A temporary one.
+/// Creates a temporary directory.
 pub(super) fn directory(name: &str) -> Result<TempDir, ServerError> {
     tempfile::Builder::new()
         .prefix(&format!("{name}-"))
@@ -157,7 +159,7 @@ pub(super) fn directory(name: &str) -> Result<TempDir, ServerError> {
         .map_err(|error| ServerError::new(format!("no temporary directory: {error}")))
 }
 
-/// A connection on which each call is bounded.
+/// Opens a connection on which each call is bounded.
 pub(super) fn connect(addr: SocketAddr) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect_timeout(&addr, BOUND)?;
     stream.set_read_timeout(Some(BOUND))?;

@@ -7,15 +7,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::error::ServerError;
 use super::handle::{self, Handle, wait_until_answering};
-use super::process::{Server, ServerError};
+use super::process::Server;
 use lock_conformance::KeepData;
 use lock_conformance::ServerProcess;
 
-/// How long a server may take to answer after its start, on a machine that is busy with other tests.
+/// The bound on the first answer after a start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
 
-/// How a memcached is started.
+/// The options with which a memcached is started.
 #[derive(Clone, Debug, Default)]
 pub struct MemcachedOptions {
     credentials: Option<(String, String)>,
@@ -24,35 +25,36 @@ pub struct MemcachedOptions {
 }
 
 impl MemcachedOptions {
-    /// Its own defaults, and `-M`: at its memory limit it refuses instead of evicting.
+    /// Returns memcached's defaults with `-M`: at its memory limit it refuses instead of evicting.
     #[must_use]
     pub fn new() -> Self {
         Self { args: vec!["-M".into()], ..Self::default() }
     }
 
-    /// At its memory limit it throws away what was used least recently, as it does by default.
+    /// Makes the server evict the least recently used items at its memory limit, as it does by
+    /// default.
     #[must_use]
     pub fn evicting(mut self) -> Self {
         self.args.retain(|arg| arg != "-M");
         self
     }
 
-    /// Adds an argument of its command line, for example `-C`.
+    /// Adds an argument to its command line, for example `-C`.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// Gives it [clocks](Clock) of its own, right at first: [`Memcached::wall_clock`] and
-    /// [`Memcached::monotonic_clock`].
+    /// Gives the server [clocks](Clock) of its own, which start right: [`Memcached::wall_clock`]
+    /// and [`Memcached::monotonic_clock`].
     #[must_use]
     pub fn clocks(mut self) -> Self {
         self.clocks = true;
         self
     }
 
-    /// Has it ask for a user and a password, in its text protocol. [`Memcached::connect`] gives them.
+    /// Requires a user and a password, in the text protocol. [`Memcached::connect`] sends them.
     #[must_use]
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.credentials = Some((user.into(), password.into()));
@@ -60,8 +62,8 @@ impl MemcachedOptions {
     }
 }
 
-/// A memcached of a test's own, version 1.6 or newer, on a loopback port. It ends with this handle, or
-/// with the test process. It keeps nothing on disk, so each restart is one without its data.
+/// A memcached of one test, version 1.6 or newer, on a loopback port. It ends with this handle, or
+/// with the test process. It keeps nothing on disk, so each restart loses its data.
 #[derive(Debug)]
 pub struct Memcached {
     handle: Handle,
@@ -97,7 +99,7 @@ impl Memcached {
         Ok(Self { handle, options, clocks })
     }
 
-    /// `memcache://…`, with the credentials if it has some.
+    /// Returns `memcache://…`, with the credentials if there are any.
     ///
     /// They go in as they are: tests choose ones that need no escaping.
     #[must_use]
@@ -117,7 +119,7 @@ impl Memcached {
         self.relaunch(|port, directory| launch(&self.options, port, clocks, directory));
     }
 
-    /// What it takes for the time of day; by it, it knows when it was started.
+    /// Returns its clock for the time of day, from which it derives the time of its start.
     ///
     /// # Panics
     ///
@@ -127,7 +129,7 @@ impl Memcached {
         &self.clocks()[0]
     }
 
-    /// What it counts the seconds by that have passed since then.
+    /// Returns its clock for the seconds since its start.
     ///
     /// # Panics
     ///
@@ -141,7 +143,7 @@ impl Memcached {
         self.clocks.as_ref().expect("it was started without clocks of its own")
     }
 
-    /// A connection of its own, past every proxy.
+    /// Opens a connection that bypasses every proxy.
     ///
     /// # Errors
     ///
@@ -150,8 +152,8 @@ impl Memcached {
         connect(&self.options, self.addr())
     }
 
-    /// Gives one command on a connection of its own, as an operator would behind everybody's back, and
-    /// returns its answer; see [`TextSession::command`].
+    /// Sends one command on a connection of its own, as an operator would without the clients'
+    /// knowledge, and returns the answer; see [`TextSession::command`].
     ///
     /// # Panics
     ///
@@ -163,7 +165,7 @@ impl Memcached {
             .unwrap_or_else(|error| panic!("{command:?} was not answered: {error}"))
     }
 
-    /// A line of `stats`.
+    /// Returns a value of `stats`.
     ///
     /// # Panics
     ///
@@ -174,7 +176,7 @@ impl Memcached {
         stat(&stats, name).unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
     }
 
-    /// What stands under a key, if there is something.
+    /// Returns the value under a key, if there is one.
     ///
     /// # Panics
     ///
@@ -209,22 +211,23 @@ impl ServerProcess for Memcached {
     }
 }
 
-/// A connection to a memcached, in its text protocol. Not the client under test, on purpose.
+/// A connection to a memcached in its text protocol. It does not use the client under test, on
+/// purpose.
 #[derive(Debug)]
 pub struct TextSession(BufReader<TcpStream>);
 
 impl TextSession {
-    /// Connects. Each call on the connection is bounded.
+    /// Opens a connection. Each call on the connection is bounded.
     ///
     /// # Errors
     ///
-    /// Nobody listens at `addr`.
+    /// No server listens at `addr`.
     pub fn connect(addr: SocketAddr) -> io::Result<Self> {
         handle::connect(addr).map(Self)
     }
 
-    /// Sends a command, with its line of data behind `\r\n` if it has one, and reads one answer: a line,
-    /// a line with data, or all lines of `stats`.
+    /// Sends a command, with its data after `\r\n` if it has any, and reads one answer: a line, a
+    /// line with data, or all lines of `stats`.
     ///
     /// # Errors
     ///
@@ -257,7 +260,7 @@ fn launch(
     directory: &Path,
 ) -> Result<Server, ServerError> {
     let port_text = port.to_string();
-    // As root it wants to be told whom to become.
+    // As root it needs the name of a user to run as.
     let mut args: Vec<String> =
         ["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-p", &port_text].map(Into::into).into();
     args.extend(options.args.iter().cloned());

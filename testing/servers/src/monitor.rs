@@ -1,4 +1,4 @@
-//! What clients ask a Redis server for.
+//! The commands that clients send to a Redis server.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 
 use super::resp::Session;
 
-/// `MONITOR` on a socket of its own. It shows what clients send, and what scripts call marked as such;
-/// the server's counters mix the two. `redis-cli monitor` in a pipe loses its last lines, this does not:
-/// it reads until it has seen its own mark.
+/// A `MONITOR` session on a socket of its own. It shows the commands of clients and, marked as
+/// such, those of scripts; the server's counters mix the two. `redis-cli monitor` in a pipe loses
+/// its last lines. This session does not, because it reads until it has seen its own mark.
 #[derive(Debug)]
 pub struct Monitor {
     addr: SocketAddr,
@@ -18,11 +18,11 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Takes down what clients send from now on.
+    /// Starts to record the commands of clients.
     ///
     /// # Errors
     ///
-    /// What the line says, or that the server does not let us.
+    /// The connection fails, or the server refuses.
     pub fn start(addr: SocketAddr) -> io::Result<Self> {
         static MARKS: AtomicU64 = AtomicU64::new(0);
 
@@ -56,24 +56,25 @@ impl Monitor {
         Ok(Self { addr, mark, reader })
     }
 
-    /// What clients have sent until now, a line for each command as the server writes it:
-    /// `+1700000000.123456 [0 127.0.0.1:50000] "SET" "a" …`. Not in it is what scripts did, and what the server does
-    /// not show: passwords.
+    /// Returns the commands of clients until now, one line for each as the server writes it:
+    /// `+1700000000.123456 [0 127.0.0.1:50000] "SET" "a" …`. The commands of scripts are left out.
+    /// The server does not show passwords.
     ///
     /// # Errors
     ///
-    /// What the line says.
+    /// The connection fails.
     ///
     /// # Panics
     ///
-    /// If the thread that reads did.
+    /// The thread that reads has panicked.
     pub fn finish(self) -> io::Result<Vec<String>> {
         Session::connect(self.addr)?.command(&["ECHO", &self.mark])?;
         self.reader.join().expect("reading lines does not panic")
     }
 }
 
-/// `+1700000000.123456 [0 lua] "GET" …`: the part in brackets has no `]` in it.
+/// Returns whether a script sent the command: `+1700000000.123456 [0 lua] "GET" …`. The part in
+/// brackets contains no `]`.
 fn is_of_a_script(line: &str) -> bool {
     line.split(']').next().unwrap_or_default().ends_with(" lua")
 }

@@ -1,4 +1,4 @@
-//! Ports of the loopback interface, and how a test keeps its own.
+//! Ports of the loopback interface, and how a test reserves them.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,13 +7,19 @@ use std::os::fd::OwnedFd;
 use lock_conformance::proxy::low_ports;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use super::process::ServerError;
+use super::error::ServerError;
 
-/// How often others are tried.
+/// The number of first ports to try.
 const ATTEMPTS: usize = 100;
 
-/// Ports in a row that no other test takes while this lives. Between the end of a server and its restart whoever calls
-/// there is refused, and never answered by the server of another test.
+/// Returns the port at which other members of a Redis cluster reach the one at `port`.
+pub(super) fn bus_port(port: u16) -> u16 {
+    port + 1
+}
+
+/// Consecutive ports that no other test takes during the life of this value. A client that connects
+/// between the end of a server and its restart is refused. It never reaches the server of another
+/// test.
 #[derive(Debug)]
 pub(super) struct Ports {
     first: u16,
@@ -38,12 +44,12 @@ impl Ports {
     }
 }
 
-/// Binds the port, and does not listen. From then on it goes to nobody but those who ask for it by `SO_REUSEADDR`, as
-/// servers do; who looks for a free one, here and in the proxy, does not.
+/// Binds the port without listening. From then on, only servers that set `SO_REUSEADDR` get it. A
+/// search for a free port, here and in the proxy, does not set it.
 fn keep(port: u16) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
-    // It counts from now on, for those who come later: this one had to be the first.
+    // Set after the bind, it applies to later sockets only: this socket had to be the first one.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     Ok(socket)
 }
@@ -62,7 +68,7 @@ mod tests {
             for _ in 0..2 {
                 assert!(keep(port).is_err(), "another took it");
                 assert!(TcpStream::connect(addr).is_err(), "who answers?");
-                // As servers do, the standard library asks for the reuse of its address.
+                // The standard library sets the reuse of the address, as servers do.
                 let server = TcpListener::bind(addr).unwrap();
                 TcpStream::connect(addr).unwrap();
                 assert!(keep(port).is_err(), "another took it");

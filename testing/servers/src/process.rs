@@ -1,8 +1,7 @@
-//! What all servers have in common: a process of ours, its output and its signals.
+//! The parts that all servers share: a process of the test, its output and its signals.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,38 +14,21 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::clock::Clock;
+use super::error::{ServerError, require};
 
-/// How many lines of output are kept.
+/// The number of output lines that are kept.
 const LINES: usize = 200;
 
-/// Becomes the program, unless the process that wants it has died before it could be watched.
+/// Replaces the shell by the program, unless the parent died before the shell could be watched.
 const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// Both kinds of output into one pipe.
+/// Redirects both kinds of output into one pipe.
 const ONE_PIPE: &str = " 2>&1";
-
-/// Why a server could not be started.
-#[derive(Debug)]
-pub struct ServerError(String);
-
-impl ServerError {
-    pub(super) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ServerError {}
 
 /// A process of a server. Dropping it kills the process and waits for its end.
 ///
-/// Signals go to the one process that this handle has started, and only while it has not been waited
-/// for: its id cannot be another's.
+/// Signals go only to the process that this handle has started, and only before it was waited for:
+/// until then its id cannot belong to another process.
 #[derive(Debug)]
 pub struct Server {
     program: String,
@@ -55,7 +37,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `program` from the `PATH`; it is ready when [`wait_until`](Self::wait_until) says so.
+    /// Starts `program` from the `PATH`; [`wait_until`](Self::wait_until) waits until it is ready.
     /// `package` is the Debian package that has it.
     ///
     /// # Errors
@@ -70,7 +52,7 @@ impl Server {
         Self::start_with(program, package, args, directory, None)
     }
 
-    /// As [`start`](Self::start); the server goes by `clocks`.
+    /// Starts a server that uses `clocks`; see [`start`](Self::start).
     pub(super) fn start_with<'a, A: AsRef<OsStr>>(
         program: &str,
         package: &str,
@@ -88,7 +70,7 @@ impl Server {
             clock.give_to(&mut command);
         }
         let mut child = spawn(command)
-            .map_err(|error| ServerError(format!("{program} cannot be started: {error}")))?;
+            .map_err(|error| ServerError::new(format!("{program} cannot be started: {error}")))?;
         let output = Arc::new(Output::default());
         if let Some(pipe) = child.stdout.take() {
             let output = Arc::clone(&output);
@@ -97,8 +79,8 @@ impl Server {
         Ok(Self { program: program.into(), child: Mutex::new(child), output })
     }
 
-    /// Waits until `is_ready` says so. It is asked whenever the server prints a line, and a hundred
-    /// times a second.
+    /// Waits until `is_ready` returns true. It is called after each line that the server prints,
+    /// and a hundred times a second.
     ///
     /// # Errors
     ///
@@ -124,31 +106,31 @@ impl Server {
         }
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child().id()
     }
 
-    /// True once the process has ended, by itself or killed.
+    /// Returns true if the process has ended, by itself or by a signal.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !matches!(self.child().try_wait(), Ok(None))
     }
 
-    /// Stops the process with SIGSTOP; returns when it has stopped.
+    /// Stops the process with SIGSTOP and returns when it has stopped.
     ///
     /// # Panics
     ///
     /// The process has ended.
     pub fn stop(&self) {
         let pid = self.signal(Signal::SIGSTOP);
-        // Not reaping it, so that a second look, and the child's own wait, find it as it is.
+        // It is not reaped, so a second call and the child's own wait find the same state.
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         waitid(Id::Pid(pid), flags).expect("a child of ours can be waited for");
     }
 
-    /// Lets a stopped process go on.
+    /// Resumes a stopped process.
     ///
     /// # Panics
     ///
@@ -157,16 +139,16 @@ impl Server {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Kills the process with SIGKILL, stopped or not, and waits for its end. No effect on one that
-    /// has ended.
+    /// Kills the process with SIGKILL, stopped or not, and waits for its end. Has no effect on a
+    /// process that has ended.
     pub fn kill(&self) {
         let mut child = self.child();
-        // It fails only on a process that has been waited for.
+        // It fails only on a process that was waited for.
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// The last lines that the server has printed.
+    /// Returns the last lines that the server has printed.
     #[must_use]
     pub fn output(&self) -> String {
         self.output.text()
@@ -174,10 +156,10 @@ impl Server {
 
     pub(super) fn failure(&self, what: &str) -> ServerError {
         if self.has_ended() {
-            // What it said last may still be in its pipe.
+            // The last lines may still be in its pipe.
             self.output.wait_for_end(Duration::from_secs(5));
         }
-        ServerError(format!("{} {what}; its last output:\n{}", self.program, self.output()))
+        ServerError::new(format!("{} {what}; its last output:\n{}", self.program, self.output()))
     }
 
     fn signal(&self, signal: Signal) -> Pid {
@@ -199,16 +181,8 @@ impl Drop for Server {
     }
 }
 
-pub(super) fn require(program: &str, package: &str) -> Result<(), ServerError> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
-        return Ok(());
-    }
-    Err(ServerError(format!("{program} is missing: run ./test, or apt-get install {package}")))
-}
-
 /// Starts a process that dies with this one, even if that is killed. `prepare` adds arguments and
-/// whatever else it needs; signals and waiting are the caller's.
+/// other settings. The caller sends signals and waits for the end.
 ///
 /// # Errors
 ///
@@ -221,11 +195,12 @@ pub fn spawn_bound(
     let program = program.as_ref();
     let mut command = bound(program, "");
     prepare(&mut command);
-    spawn(command)
-        .map_err(|error| ServerError(format!("{} cannot be started: {error}", program.display())))
+    spawn(command).map_err(|error| {
+        ServerError::new(format!("{} cannot be started: {error}", program.display()))
+    })
 }
 
-/// Becomes `program`, as the same process, and is killed when this one ends.
+/// Returns a command that becomes `program` in the same process and dies with this process.
 fn bound(program: &OsStr, output: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "sh", "-c", &format!("{BECOME}{output}")]);
@@ -233,8 +208,8 @@ fn bound(program: &OsStr, output: &str) -> Command {
     command
 }
 
-/// Spawns on a thread that lives as long as this process: "when the parent dies", to the kernel, means
-/// the thread that made the child, and the threads of tests come and go.
+/// Spawns on a thread that lives as long as this process. To the kernel, "when the parent dies"
+/// means the thread that made the child, and the threads of tests end earlier.
 fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
@@ -242,7 +217,7 @@ fn spawn(command: Command) -> io::Result<Child> {
         let (orders, received) = mpsc::channel::<Order>();
         std::thread::spawn(move || {
             for (mut command, answer) in received {
-                // Who ordered waits for the answer.
+                // The requesting thread waits for the answer.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -253,7 +228,7 @@ fn spawn(command: Command) -> io::Result<Child> {
     child.recv().expect("the spawning thread answers")
 }
 
-/// What a server has printed.
+/// The output of a server.
 #[derive(Debug, Default)]
 struct Output {
     lines: Mutex<Lines>,
@@ -284,11 +259,12 @@ impl Output {
     }
 
     fn wait_for_end(&self, bound: Duration) {
-        // Whether it has ended by then or not, there is nothing more to wait for.
+        // After the bound there is nothing left to wait for, whether the server has ended or not.
         let _ = self.grown.wait_timeout_while(self.lines(), bound, |lines| !lines.ended);
     }
 
-    /// Waits for more than `seen` lines, or until `bound` has passed; returns how many there are.
+    /// Waits for more than `seen` lines, or until `bound` has passed, and returns the number of
+    /// lines.
     fn wait_for_more(&self, seen: u64, bound: Duration) -> u64 {
         let waited =
             self.grown.wait_timeout_while(self.lines(), bound, |lines| lines.count <= seen);

@@ -8,26 +8,27 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::clock::{Clock, Step};
+use super::error::ServerError;
 use super::handle::{Handle, wait_until_answering};
-use super::process::{Server, ServerError};
-use super::redis_cluster::bus_port;
+use super::ports::bus_port;
+use super::process::Server;
 use super::resp::{Reply, Session};
 use lock_conformance::{KeepData, ServerProcess};
 
-/// How long a server may take to answer after its start, on a machine that is busy with other tests.
+/// The bound on the first answer after a start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
 
-/// What a restarted server knows of its past.
+/// The data that a restarted server has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing, but for what it was told to [`SAVE`](Redis::command).
+    /// No data, except those of a [`SAVE`](Redis::command).
     #[default]
     None,
-    /// What its append-only file says.
+    /// The contents of its append-only file.
     Aof,
 }
 
-/// How a Redis is started.
+/// The options with which a Redis is started.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
     persistence: Persistence,
@@ -40,19 +41,19 @@ pub struct RedisOptions {
     args: Vec<String>,
 }
 
-/// What a server that encrypts shows, and whom it trusts: files in PEM.
+/// The files of a server that encrypts, in PEM: its certificate, and the authority that it trusts.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Who it is.
+    /// The server's certificate.
     pub certificate: PathBuf,
-    /// The key of that.
+    /// The key of the certificate.
     pub key: PathBuf,
-    /// Who vouches for the other servers.
+    /// The authority that signs the certificates of the other servers.
     pub authority: PathBuf,
 }
 
 impl TlsFiles {
-    /// Settings of a server that encrypts on `port`, also what it says to other servers.
+    /// Returns the settings of a server that encrypts on `port`, also towards other servers.
     pub(super) fn settings(&self, port: u16) -> [[String; 2]; 6] {
         let file = |path: &Path| path.to_string_lossy().into_owned();
         [
@@ -67,74 +68,76 @@ impl TlsFiles {
 }
 
 impl RedisOptions {
-    /// No persistence, no password, the system's clock, no other settings.
+    /// Returns the options for no persistence, no password and the system's clock.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what it writes to disk.
+    /// Sets the data that the server writes to disk.
     #[must_use]
     pub fn persistence(mut self, persistence: Persistence) -> Self {
         self.persistence = persistence;
         self
     }
 
-    /// Sets a password for the default user. [`Redis::connect`] and [`Redis::command`] give it.
+    /// Sets a password for the default user. [`Redis::connect`] and [`Redis::command`] send it.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Gives it a [clock](Clock) of its own, right at first, for [`Redis::step_clock`] and
-    /// [`Redis::run_clock_too_fast_by`].
+    /// Gives the server a [clock](Clock) of its own, which starts right, for [`Redis::step_clock`]
+    /// and [`Redis::run_clock_too_fast_by`].
     #[must_use]
     pub fn clock(mut self) -> Self {
         self.clock = true;
         self
     }
 
-    /// Has it encrypt on a second port, [`Redis::tls_addr`], and what it says to other servers. Tests look at it on
-    /// the first one.
+    /// Encrypts a second port, [`Redis::tls_addr`], and the connections to other servers. Tests
+    /// inspect the server on the first port.
     #[must_use]
     pub fn encrypted(mut self, files: TlsFiles) -> Self {
         self.encryption = Some(files);
         self
     }
 
-    /// What clients and other servers are told to call it: a name for this host, instead of its address.
+    /// Sets a name for this host that is announced to clients and other servers instead of its
+    /// address.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self.setting("replica-announce-ip", name)
     }
 
-    /// Puts a network between the members of a cluster, for [`RedisCluster::cut_off`](super::RedisCluster::cut_off).
+    /// Puts a proxy between the members of a cluster, for
+    /// [`RedisCluster::cut_off`](super::RedisCluster::cut_off).
     #[must_use]
     pub fn links(mut self) -> Self {
         self.links = true;
         self
     }
 
-    /// What it is called.
+    /// Returns the announced name or address.
     pub(super) fn host(&self) -> &str {
         self.name.as_deref().unwrap_or("127.0.0.1")
     }
 
-    /// The scheme of the URLs of such servers, together with `kind`.
+    /// Returns the URL scheme of such servers for `kind`.
     pub(super) fn scheme(&self, kind: &str) -> String {
         format!("{}+{kind}", if self.encryption.is_some() { "rediss" } else { "redis" })
     }
 
-    /// A member of a cluster that is to be, whose bus has a port of its own that is kept free, too.
+    /// Makes the server a member of a future cluster, with a reserved port for its bus.
     #[must_use]
     pub fn cluster_member(mut self) -> Self {
         self.in_cluster = true;
         self
     }
 
-    /// Adds a setting as it stands in `redis.conf`, for example `("maxmemory", "1mb")`.
+    /// Adds a setting as written in `redis.conf`, for example `("maxmemory", "1mb")`.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.args.extend([format!("--{name}"), value.to_owned()]);
@@ -159,7 +162,7 @@ impl RedisOptions {
             ["--unixsocket", &socket],
             ["--save", ""],
             ["--appendonly", aof],
-            // With the default, what was answered is not yet in the file while the disk is busy.
+            // With the default, an answered write is not yet in the file while the disk is busy.
             ["--appendfsync", "no"],
             ["--enable-debug-command", "local"],
         ];
@@ -189,8 +192,8 @@ impl RedisOptions {
     }
 }
 
-/// A Redis of a test's own, version 7 or newer, on a loopback port and a Unix socket, with its files
-/// in a temporary directory. It ends with this handle, or with the test process.
+/// A Redis of one test, version 7 or newer, on a loopback port and a Unix socket, with its files in
+/// a temporary directory. It ends with this handle, or with the test process.
 #[derive(Debug)]
 pub struct Redis {
     handle: Handle,
@@ -222,25 +225,25 @@ impl Redis {
         Ok(Self { handle, options, clock })
     }
 
-    /// Where it encrypts, if it does.
+    /// Returns the encrypted address of a server that encrypts.
     #[must_use]
     pub fn tls_addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, tls_port(self.addr().port())).into()
     }
 
-    /// The port on which clients and other servers reach it.
+    /// Returns the port on which clients and other servers reach it.
     pub(super) fn service_port(&self) -> u16 {
         let addr = if self.options.encryption.is_some() { self.tls_addr() } else { self.addr() };
         addr.port()
     }
 
-    /// Its Unix socket.
+    /// Returns the path of its Unix socket.
     #[must_use]
     pub fn unix_socket(&self) -> PathBuf {
         socket(self.directory())
     }
 
-    /// `redis://…`, with the password if it has one.
+    /// Returns `redis://…`, with the password if there is one.
     ///
     /// The password goes in as it is: tests choose ones that need no escaping.
     #[must_use]
@@ -273,7 +276,7 @@ impl Redis {
         self.clock().step(step);
     }
 
-    /// From now on the server's clock runs too fast by so many thousandths, or too slowly if they are
+    /// Makes the server's clock run too fast by this many thousandths, or too slowly if they are
     /// negative.
     ///
     /// # Panics
@@ -283,7 +286,7 @@ impl Redis {
         self.clock().run_too_fast_by(thousandths);
     }
 
-    /// How many bytes it has written to its append-only file so far. What was answered is in there.
+    /// Returns the number of bytes in its append-only file. Answered writes are included.
     ///
     /// # Panics
     ///
@@ -293,8 +296,8 @@ impl Redis {
         fs::metadata(self.aof()).expect("a file of ours can be looked at").len()
     }
 
-    /// Cuts the append-only file of a killed server down to `len` bytes: what became of the rest if
-    /// the machine lost its power before it was on the disk.
+    /// Truncates the append-only file of a killed server to `len` bytes, as after a power failure
+    /// before the rest was on the disk.
     ///
     /// # Panics
     ///
@@ -309,7 +312,7 @@ impl Redis {
         cut().expect("a file of ours can be cut");
     }
 
-    /// The part of its append-only file that grows.
+    /// Returns the part of its append-only file that grows.
     fn aof(&self) -> PathBuf {
         let directory = self.directory().join("appendonlydir");
         let mut parts: Vec<_> = fs::read_dir(directory)
@@ -325,7 +328,7 @@ impl Redis {
         self.clock.as_ref().expect("it was started without a clock of its own")
     }
 
-    /// Waits until `is_ready` says so.
+    /// Waits until `is_ready` returns true.
     pub(super) fn wait_until(
         &self,
         bound: Duration,
@@ -334,7 +337,7 @@ impl Redis {
         self.server().wait_until(bound, is_ready)
     }
 
-    /// A connection of its own, past every proxy.
+    /// Opens a connection that bypasses every proxy.
     ///
     /// # Errors
     ///
@@ -343,8 +346,8 @@ impl Redis {
         connect(&self.options, self.addr())
     }
 
-    /// Gives one command on a connection of its own: what an operator would do behind everybody's back.
-    /// Refusals of the server are [replies](Reply::Error).
+    /// Sends one command on a connection of its own, as an operator would without the clients'
+    /// knowledge. Refusals of the server are [replies](Reply::Error).
     ///
     /// # Panics
     ///
@@ -377,7 +380,8 @@ impl ServerProcess for Redis {
     fn restart(&self, keep_data: KeepData) {
         self.restart(keep_data);
     }
-    /// Where an append-only file exists, a restart ignores what `SAVE` wrote.
+    /// Returns true if a restart loads the result of `SAVE`. It ignores that where an append-only
+    /// file exists.
     fn can_save(&self) -> bool {
         self.options.persistence == Persistence::None
     }
@@ -404,7 +408,8 @@ fn launch(
     })
 }
 
-/// The process that answers, once it answers to PING: not before its data are loaded.
+/// Returns the process id of the server once it answers PING, which it does not before its data are
+/// loaded.
 pub(super) fn process_id(session: &mut Session) -> io::Result<u32> {
     if session.command(&["PING"])?.text() != "PONG" {
         return Err(io::ErrorKind::ResourceBusy.into());
@@ -425,7 +430,7 @@ fn connect(options: &RedisOptions, addr: SocketAddr) -> io::Result<Session> {
     Ok(session)
 }
 
-/// One of those that are kept for it.
+/// Returns the reserved port for encrypted connections.
 pub(super) fn tls_port(port: u16) -> u16 {
     port + 2
 }
@@ -434,7 +439,7 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("redis.sock")
 }
 
-/// But for what a member of a cluster knows of itself and the others.
+/// Deletes the data, except what a cluster member knows of itself and the others.
 fn empty(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use super::process::ServerError;
+use super::error::ServerError;
+use super::ports::bus_port;
 use super::redis::{Redis, RedisOptions};
 use super::resp::Reply;
 use lock_conformance::proxy::{Fault, Proxy};
@@ -11,11 +12,12 @@ use lock_conformance::{KeepData, ServerProcess};
 
 const SLOTS: usize = 1 << 14;
 
-/// How long members may take to know each other. A master waits two seconds after its start in any case.
+/// The bound on the discovery of all members. A master waits two seconds after its start in any
+/// case.
 const READY: Duration = Duration::from_secs(60);
 
-/// Masters that share the slots, on loopback ports, with a replica each if wanted. Each can be stopped, killed and
-/// restarted by itself.
+/// Masters that share the slots, on loopback ports, with a replica each if wanted. Each can be
+/// stopped, killed and restarted by itself.
 ///
 /// ```no_run
 /// use test_servers::{RedisCluster, RedisOptions};
@@ -29,14 +31,15 @@ const READY: Duration = Duration::from_secs(60);
 pub struct RedisCluster {
     options: RedisOptions,
     members: Vec<Redis>,
-    /// The way to each member for the others, if it can be cut.
+    /// The proxies to each member for the others, if the connections can be cut.
     links: Vec<Proxy>,
     ids: Vec<String>,
     masters: usize,
 }
 
 impl RedisCluster {
-    /// Starts so many masters, with so many replicas for each, and waits until all of them serve.
+    /// Starts this many masters, with this many replicas for each, and waits until all of them
+    /// serve.
     ///
     /// # Panics
     ///
@@ -46,7 +49,8 @@ impl RedisCluster {
         Self::try_start(options, masters, replicas).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Starts so many masters, with so many replicas for each, and waits until all of them serve.
+    /// Starts this many masters, with this many replicas for each, and waits until all of them
+    /// serve.
     ///
     /// # Errors
     ///
@@ -61,7 +65,7 @@ impl RedisCluster {
             true => options
                 .clone()
                 .setting("bind-source-addr", &address_of(place).to_string())
-                // Who calls from anywhere but the first address of this host is a stranger.
+                // Protected mode refuses clients from any address but the first one of this host.
                 .setting("protected-mode", "no"),
             false => options.clone(),
         };
@@ -103,7 +107,8 @@ impl RedisCluster {
         }
     }
 
-    /// True if `member` lists each slot with all that have it, and replicas have what their masters have.
+    /// Returns true if `member` lists each slot with all of its owners, and all replicas are up to
+    /// date.
     fn knows_replicas(&self, member: &Redis, replicas: usize) -> bool {
         let Reply::Array(ranges) = member.command(&["CLUSTER", "SLOTS"]) else { return false };
         let complete = |range: &Reply| matches!(range, Reply::Array(r) if r.len() == 3 + replicas);
@@ -117,7 +122,7 @@ impl RedisCluster {
         self.members.iter().try_for_each(|member| member.wait_until(READY, || is_ready(member)))
     }
 
-    /// `redis+cluster://…`, or `rediss+cluster://…`, with all members.
+    /// Returns `redis+cluster://…`, or `rediss+cluster://…`, with all members.
     #[must_use]
     pub fn url(&self) -> String {
         let host = self.options.host();
@@ -126,26 +131,26 @@ impl RedisCluster {
         format!("{}://{}", self.options.scheme("cluster"), places.join(","))
     }
 
-    /// One member: first come the masters, in the order of the slots that they have at first, then the replicas in
-    /// the same order.
+    /// Returns a member: first the masters, in the order of their initial slots, then the replicas
+    /// in the same order.
     #[must_use]
     pub fn member(&self, place: usize) -> &Redis {
         &self.members[place]
     }
 
-    /// How many there are.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// False.
+    /// Returns false, as a cluster has members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The slot of a key, as the servers have it.
+    /// Returns the slot of a key, as the servers compute it.
     ///
     /// # Panics
     ///
@@ -161,24 +166,25 @@ impl RedisCluster {
         slot.expect("a member answers")
     }
 
-    /// Which member has a key, by its own account.
+    /// Returns the member that has a key, by its own account.
     ///
     /// # Panics
     ///
-    /// None does. A slot that is being moved is somewhere all the same.
+    /// None does. A slot that is being moved still has an owner.
     #[must_use]
     pub fn home(&self, key: &str) -> usize {
         self.try_home(key).expect("a member has the key")
     }
 
-    /// Which member has a key, by its own account; `None` if none does just now.
+    /// Returns the member that has a key, by its own account, or `None` if none does now.
     #[must_use]
     pub fn try_home(&self, key: &str) -> Option<usize> {
         let slot = self.slot(key);
         self.members.iter().position(|member| nodes(member).is_some_and(|n| has_slot(&n, slot)))
     }
 
-    /// True if a member other than `lost`, which may be silent, has the key by its own account.
+    /// Returns true if a member other than `lost`, which may be silent, has the key by its own
+    /// account.
     #[must_use]
     pub fn has_replaced(&self, lost: usize, key: &str) -> bool {
         let slot = self.slot(key);
@@ -186,14 +192,15 @@ impl RedisCluster {
         others.any(|(_, member)| nodes(member).is_some_and(|nodes| has_slot(&nodes, slot)))
     }
 
-    /// Who is a master with slots, by its own account.
+    /// Returns the masters with slots, by their own account.
     #[must_use]
     pub fn masters(&self) -> Vec<usize> {
         let is_master = |place: &usize| nodes(&self.members[*place]).is_some_and(|n| has_slots(&n));
         (0..self.members.len()).filter(is_master).collect()
     }
 
-    /// True if as many masters as at first serve, and everybody else has all that its master has.
+    /// Returns true if all initial masters serve, and all other members are up to date with their
+    /// master.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let replicates = |member: &Redis| {
@@ -209,7 +216,8 @@ impl RedisCluster {
             })
     }
 
-    /// Begins to move a slot: from here on what is not there any more is asked for at the other member.
+    /// Begins to move a slot. From now on, clients are redirected to the other member for missing
+    /// keys.
     ///
     /// # Panics
     ///
@@ -220,7 +228,7 @@ impl RedisCluster {
         self.expect_ok(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[to]]);
     }
 
-    /// Moves one key of a slot that is open.
+    /// Moves one key of an open slot.
     ///
     /// # Panics
     ///
@@ -230,7 +238,7 @@ impl RedisCluster {
         self.expect_ok(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 
-    /// Moves the keys that are left of a slot that is open, closes it, and tells all masters.
+    /// Moves the remaining keys of an open slot, closes it, and notifies all masters.
     ///
     /// # Panics
     ///
@@ -252,8 +260,8 @@ impl RedisCluster {
         for member in [to, from].into_iter().chain(others) {
             self.expect_ok(member, &["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to]]);
         }
-        // Who does not know yet how new that is may take it back for what it hears from an older owner, and then
-        // nobody has the slot.
+        // A member that does not know the new epoch may revert the slot to an older owner, and then
+        // no member has the slot.
         let epoch = |member: &Redis| self.epoch_of(to, member);
         let newest = epoch(&self.members[to]);
         for member in masters.iter().map(|place| &self.members[*place]) {
@@ -262,7 +270,7 @@ impl RedisCluster {
         }
     }
 
-    /// How new the slots of a member are, as another one knows.
+    /// Returns the epoch of a member's slots, as another member knows it.
     fn epoch_of(&self, place: usize, member: &Redis) -> Option<u64> {
         let nodes = member.command(&["CLUSTER", "NODES"]).text();
         let line = nodes.lines().find(|line| line.starts_with(&self.ids[place]))?;
@@ -279,12 +287,13 @@ impl RedisCluster {
         self.finish_slot(slot, from, to);
     }
 
-    /// From now on this member and the others do not hear of each other, until [`heal`](Self::heal). Clients and its
-    /// own replicas still reach it. Returns when it has noticed, and does nothing for anybody.
+    /// Cuts the connections between this member and the others, until [`heal`](Self::heal). Clients
+    /// and its own replicas still reach it. Returns when it has noticed and serves no client.
     ///
     /// # Panics
     ///
-    /// The member is not there, does not notice, or the cluster was started without [links](RedisOptions::links).
+    /// The member is not there, does not notice, or the cluster was started without
+    /// [links](RedisOptions::links).
     pub fn cut_off(&self, member: usize) {
         self.set_links(member, Fault::BlackHole);
         let cut = &self.members[member];
@@ -292,7 +301,7 @@ impl RedisCluster {
         noticed.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// This member is cut off from nobody any more.
+    /// Restores the connections of this member.
     ///
     /// # Panics
     ///
@@ -308,7 +317,7 @@ impl RedisCluster {
         }
     }
 
-    /// From now on its replica hears nothing more of what is written to this master, until
+    /// Stops replication from this master to its replica, until
     /// [`replicate_again`](Self::replicate_again).
     ///
     /// # Panics
@@ -319,7 +328,7 @@ impl RedisCluster {
         self.members[member].command(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// This master has replicas again.
+    /// Restores replication from this master.
     ///
     /// # Panics
     ///
@@ -351,31 +360,26 @@ impl ServerProcess for RedisCluster {
     }
 }
 
-/// From where a member calls the others, if the way to them can be cut.
+/// Returns the address from which a member connects to the others, if that can be cut.
 fn address_of(place: usize) -> IpAddr {
     let place = u8::try_from(place).expect("there are few members");
     Ipv4Addr::new(127, 0, 1, 1 + place).into()
 }
 
-/// A way for the other members that can be cut, announced to them.
+/// Creates a proxy to a member that can be cut, and announces it to the other members.
 fn link_to(member: &Redis) -> Proxy {
     let bus = (Ipv4Addr::LOCALHOST, bus_port(member.addr().port()));
     let link = Proxy::start(bus.into()).expect("a proxy can be started");
     let port = link.addr().port().to_string();
-    // Nobody would find it where it calls from.
+    // Other members do not find it at the address from which it connects.
     ok(member, &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
     ok(member, &["CONFIG", "SET", "cluster-announce-bus-port", &port]);
     link
 }
 
-/// Where the other members reach the one at `port`: one of those that are kept for it.
-pub(super) fn bus_port(port: u16) -> u16 {
-    port + 1
-}
-
 fn ok(member: &Redis, words: &[&str]) {
     let reply = member.command(words);
-    // MIGRATE of a key that has just ended.
+    // For the MIGRATE of a key that has just expired.
     assert!(matches!(reply.text().as_str(), "OK" | "NOKEY"), "{words:?}: {reply:?}");
 }
 
@@ -384,19 +388,19 @@ fn says(member: &Redis, name: &str, value: &str) -> bool {
     member.command(&["CLUSTER", "INFO"]).text().lines().any(|said| said == line)
 }
 
-/// How a member lists all of them; `None` if it does not answer.
+/// Returns the list of nodes of a member; `None` if it does not answer.
 fn nodes(member: &Redis) -> Option<String> {
     let nodes = member.connect().and_then(|mut session| session.command(&["CLUSTER", "NODES"]));
     nodes.ok().map(|nodes| nodes.text())
 }
 
-/// True if a member that lists the nodes so is a master that has slots.
+/// Returns true if the member that lists these nodes is a master with slots.
 fn has_slots(nodes: &str) -> bool {
     let mine = nodes.lines().find(|line| line.contains("myself,master"));
     mine.is_some_and(|line| line.split(' ').nth(8).is_some())
 }
 
-/// True if a member that lists the nodes so is a master that has the slot.
+/// Returns true if the member that lists these nodes is a master with this slot.
 fn has_slot(nodes: &str, slot: u16) -> bool {
     let mine = nodes.lines().find(|line| line.contains("myself,master"));
     let mut ranges = mine.into_iter().flat_map(|line| line.split(' ').skip(8));

@@ -1,14 +1,15 @@
-//! As much of Redis' protocol as an operator's shell needs. Not the client under test, on purpose.
+//! The part of the Redis protocol that an operator's shell needs. It does not use the client under
+//! test, on purpose.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use super::handle;
 
-/// No test asks for more than this at once.
+/// The largest reply; no test asks for more at once.
 const LARGEST: usize = 64 << 20;
 
-/// What a server answers.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A word such as `OK`.
@@ -26,7 +27,8 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// What it says, for comparing: empty for nothing, one line for each element of an array.
+    /// Returns the reply as text for comparisons: empty for nothing, one line for each element of
+    /// an array.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -44,16 +46,16 @@ impl Reply {
 pub struct Session(BufReader<TcpStream>);
 
 impl Session {
-    /// Connects. Each call on the connection is bounded.
+    /// Opens a connection. Each call on the connection is bounded.
     ///
     /// # Errors
     ///
-    /// Nobody listens at `addr`.
+    /// No server listens at `addr`.
     pub fn connect(addr: SocketAddr) -> io::Result<Self> {
         handle::connect(addr).map(Self)
     }
 
-    /// Sends a command and reads one reply. After an error the connection is of no use any more.
+    /// Sends a command and reads one reply. After an error the connection is unusable.
     ///
     /// # Errors
     ///
@@ -67,7 +69,7 @@ impl Session {
         self.reply()
     }
 
-    /// Reads one more reply: what a subscription or `MONITOR` sends.
+    /// Reads one more reply, such as a message of a subscription or of `MONITOR`.
     ///
     /// # Errors
     ///
@@ -102,7 +104,7 @@ impl Session {
     }
 }
 
-/// A length; `None` for the one that means nothing.
+/// Parses a length; `None` for a null.
 fn count(text: &str) -> io::Result<Option<usize>> {
     match text.parse() {
         Ok(length) if length <= LARGEST => Ok(Some(length)),

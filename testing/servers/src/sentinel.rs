@@ -6,37 +6,39 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
+use super::error::ServerError;
 use super::handle::{Handle, wait_until_answering};
-use super::process::{Server, ServerError};
+use super::process::Server;
 use super::redis::{Redis, RedisOptions, process_id, tls_port};
 use super::resp::{Reply, Session};
 use lock_conformance::proxy::Proxy;
 use lock_conformance::{KeepData, ServerProcess};
 
-/// How long it may take until all know each other, on a machine that is busy with other tests.
+/// The bound on the discovery of all servers, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
 
-/// How many watch, and how many of them have to agree.
+/// The number of Sentinels; a majority of them has to agree.
 const SENTINELS: usize = 3;
 const QUORUM: usize = 2;
 
-/// What the Sentinels call the primary.
+/// The name of the primary at the Sentinels.
 const SERVICE: &str = "locks";
 
-/// After how long without an answer a server counts as down, in milliseconds.
+/// The time in milliseconds after which a server without an answer counts as down.
 const DOWN_AFTER: &str = "1000";
 
-/// The same, where nobody is to be replaced: longer than any test runs.
+/// The same where failovers are disabled: longer than any test runs.
 const NEVER: &str = "3600000";
 
-/// From where Sentinels call others, so that a network can tell them from clients.
+/// The address from which Sentinels connect, so that a proxy can tell them from clients.
 const CALLS_FROM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 26);
 
-/// What a Sentinel does from time to time, in milliseconds: far more often than by default, so that a failover takes
-/// a second or two. A primary that nobody has announced within four times the period of publishing is made a replica
-/// again, and in a failover by hand it is announced after a second. While the primary is down its replica is asked
-/// once a second how it is, whatever the period, and an answer that is older than five periods of pinging is none.
-/// A busy machine is no reason to trust no clock.
+/// The periods of a Sentinel's tasks in milliseconds. They are far shorter than by default, so that
+/// a failover takes a second or two. A primary that no Sentinel has announced within four
+/// publishing periods is demoted again. A manual failover is announced after a second. While the
+/// primary is down, its replica is asked for its state once a second, regardless of the period. An
+/// answer that is older than five ping periods is ignored. A busy machine is no reason for TILT
+/// mode, which trusts no clock.
 const PACE: [&str; 12] = [
     "info-period",
     "100",
@@ -52,15 +54,16 @@ const PACE: [&str; 12] = [
     "1000",
 ];
 
-/// Who the servers are to each other, and the Sentinels to them.
+/// The user for replication and for the Sentinels.
 const REPLICATION: &str = "repl";
 const WATCHER: &str = "watcher";
 
-/// What Sentinels need, and tests do not.
+/// The commands that Sentinels need and tests do not.
 const WATCHING: [&str; 4] = ["ping", "info", "multi", "slaveof"];
 
-/// Two Redis servers, of which one is a replica of the other, and three Sentinels that make the replica the
-/// primary when the other one is gone for half a second. All are on loopback ports, and end with this handle.
+/// Two Redis servers, of which one is a replica of the other, and three Sentinels that make the
+/// replica the primary when the other one is gone for half a second. All are on loopback ports, and
+/// end with this handle.
 ///
 /// ```no_run
 /// use test_servers::{RedisOptions, SentinelGroup};
@@ -78,7 +81,7 @@ pub struct SentinelGroup {
 }
 
 impl SentinelGroup {
-    /// Starts them, and waits until all know each other. Both servers have these `options`.
+    /// Starts the servers and waits until all know each other. Both servers have these `options`.
     ///
     /// # Panics
     ///
@@ -88,7 +91,7 @@ impl SentinelGroup {
         Self::try_start(options).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As [`start`](Self::start).
+    /// Starts the servers; see [`start`](Self::start).
     ///
     /// # Errors
     ///
@@ -99,7 +102,7 @@ impl SentinelGroup {
             options.and("+@all").and("~*").and("&*")
         };
         let options = user(user(options, REPLICATION), WATCHER)
-            // Who calls from where Sentinels do is a stranger otherwise.
+            // Protected mode refuses connections from the Sentinels' address.
             .setting("protected-mode", "no")
             .setting("masteruser", REPLICATION)
             .setting("masterauth", REPLICATION)
@@ -122,25 +125,25 @@ impl SentinelGroup {
         Ok(group)
     }
 
-    /// One of the two servers: 0 is the primary at first.
+    /// Returns one of the two servers: 0 is the initial primary.
     #[must_use]
     pub fn server(&self, number: usize) -> &Redis {
         &self.servers[number]
     }
 
-    /// One of the three Sentinels.
+    /// Returns one of the three Sentinels.
     #[must_use]
     pub fn sentinel(&self, number: usize) -> &Sentinel {
         &self.sentinels[number]
     }
 
-    /// All Sentinels.
+    /// Returns all Sentinels.
     #[must_use]
     pub fn sentinels(&self) -> &[Sentinel] {
         &self.sentinels
     }
 
-    /// Which server is the primary, by its own account. The first one, if both say so.
+    /// Returns the server that is the primary by its own account: the first one if both are.
     ///
     /// # Panics
     ///
@@ -151,8 +154,8 @@ impl SentinelGroup {
         self.servers.iter().position(is_primary).expect("there is a primary")
     }
 
-    /// Which server is the primary, when all agree: most Sentinels, and the two, by their own account; and the other
-    /// one has all that it has.
+    /// Returns the primary on which most Sentinels and both servers agree, once the other server is
+    /// up to date.
     #[must_use]
     pub fn settled(&self) -> Option<usize> {
         let primary = (0..2).find(|number| {
@@ -164,7 +167,8 @@ impl SentinelGroup {
             .then_some(primary)
     }
 
-    /// True if the other one is the primary instead of `lost`, which may be silent: most Sentinels say so, and it does.
+    /// Returns true if the other server has replaced `lost`, which may be silent: by its own
+    /// account and that of most Sentinels.
     #[must_use]
     pub fn has_replaced(&self, lost: usize) -> bool {
         let next = self.server(1 - lost);
@@ -173,13 +177,14 @@ impl SentinelGroup {
             && role(next).as_deref() == Some("master")
     }
 
-    /// `redis+sentinel://…`, or `rediss+sentinel://…`, with all Sentinels, for the default user.
+    /// Returns `redis+sentinel://…`, or `rediss+sentinel://…`, with all Sentinels, for the default
+    /// user.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_for("")
     }
 
-    /// The same, for a `user:password`, or nobody in particular.
+    /// Returns the same URL for a `user:password`, or without a user if empty.
     #[must_use]
     pub fn url_for(&self, user: &str) -> String {
         let (scheme, host) = (self.options.scheme("sentinel"), self.options.host());
@@ -194,23 +199,23 @@ impl SentinelGroup {
         format!("{scheme}://{user}{at}{}/{SERVICE}", hosts.join(","))
     }
 
-    /// What the Sentinels call the primary.
+    /// Returns the name of the primary at the Sentinels.
     #[must_use]
     pub fn service(&self) -> &'static str {
         SERVICE
     }
 
-    /// From now on nobody is replaced, however long it is silent.
+    /// Disables failovers, for any length of silence.
     ///
     /// # Panics
     ///
     /// A Sentinel is not there.
-    pub fn replace_nobody(&self) {
+    pub fn disable_failover(&self) {
         self.sentinels.iter().for_each(|sentinel| sentinel.have_patience(SERVICE));
     }
 
-    /// Another name for the first server, as it is found beyond a `network`. By that name it is replaced by nobody; and
-    /// nothing happens in that network to what Sentinels say.
+    /// Adds another name for the first server, reached through a `network`. The Sentinels never
+    /// replace it under that name, and the network does not disturb their answers.
     ///
     /// # Panics
     ///
@@ -224,7 +229,7 @@ impl SentinelGroup {
         }
     }
 
-    /// True if the replica has all that the primary has.
+    /// Returns true if the replica is up to date with the primary.
     #[must_use]
     pub fn is_replicated(&self) -> bool {
         let says = |server: &Redis, line: &str| {
@@ -234,7 +239,8 @@ impl SentinelGroup {
         self.servers.iter().any(|server| says(server, "master_link_status:up"))
     }
 
-    /// Waits until a Sentinel names this server as the primary. The others may not have heard of it.
+    /// Waits until one Sentinel names this server as the primary. The other Sentinels may not know
+    /// it yet.
     ///
     /// # Panics
     ///
@@ -270,8 +276,7 @@ impl SentinelGroup {
         server.server().wait_until(READY, follows).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// From now on the replica hears nothing more of what is written to this primary, until
-    /// [`heal`](Self::heal).
+    /// Stops replication from this primary, until [`heal`](Self::heal).
     ///
     /// # Panics
     ///
@@ -282,7 +287,7 @@ impl SentinelGroup {
         server.command(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
-    /// From now on this server is gone for the Sentinels, and for nobody else, until [`heal`](Self::heal).
+    /// Makes this server unreachable for the Sentinels only, until [`heal`](Self::heal).
     ///
     /// # Panics
     ///
@@ -290,14 +295,14 @@ impl SentinelGroup {
     pub fn hide_from_sentinels(&self, number: usize) {
         let server = self.server(number);
         server.command(&["ACL", "SETUSER", WATCHER, "off"]);
-        // Who is refused goes on as nobody in particular.
+        // A refused connection continues as the default user.
         let mut rights = vec!["ACL".to_owned(), "SETUSER".to_owned(), "default".to_owned()];
         rights.extend(WATCHING.map(|right| format!("-{right}")));
         server.command(&rights.iter().map(String::as_str).collect::<Vec<_>>());
         server.command(&["CLIENT", "KILL", "USER", WATCHER]);
     }
 
-    /// This server is cut off from nobody any more.
+    /// Ends the partition of this server.
     ///
     /// # Panics
     ///
@@ -311,12 +316,14 @@ impl SentinelGroup {
     }
 }
 
-/// A Redis Sentinel of a test's own, on a loopback port. It ends with this handle, or with the test process.
+/// A Redis Sentinel of one test, on a loopback port. It ends with this handle, or with the test
+/// process.
 #[derive(Debug)]
 pub struct Sentinel(Handle);
 
 impl Sentinel {
-    /// One that knows nobody else, and counts this server as the primary: one of another group, or of another time.
+    /// Starts a Sentinel that knows no other Sentinel and treats this server as the primary: one of
+    /// another group, or of an earlier time.
     ///
     /// # Panics
     ///
@@ -329,7 +336,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// One for servers with these options.
+    /// Starts a Sentinel for servers with these options.
     fn try_start(options: &RedisOptions) -> Result<Self, ServerError> {
         let handle = Handle::launch("redis", |port, directory| {
             let mut config = format!(
@@ -350,7 +357,8 @@ impl Sentinel {
         Ok(Self(handle))
     }
 
-    /// Kills the process if it still runs, and starts another one on the same port, with all that it knew.
+    /// Kills the process if it still runs, and starts another one on the same port with the same
+    /// state.
     ///
     /// # Panics
     ///
@@ -360,7 +368,7 @@ impl Sentinel {
         self.keep_pace();
     }
 
-    /// Gives one command on a connection of its own.
+    /// Sends one command on a connection of its own.
     ///
     /// # Panics
     ///
@@ -371,7 +379,7 @@ impl Sentinel {
             .unwrap_or_else(|error| panic!("{words:?} was not answered: {error}"))
     }
 
-    /// The port of the server that it names as the primary; `None` if it does not answer.
+    /// Returns the port of the server that it names as the primary; `None` if it does not answer.
     #[must_use]
     pub fn named(&self) -> Option<u16> {
         let mut session = Session::connect(self.addr()).ok()?;
@@ -389,7 +397,8 @@ impl Sentinel {
         self.set(service, "failover-timeout", "3000");
     }
 
-    /// However long the primary of that name is silent, and whatever its replica says of it.
+    /// Disables the failover of the primary of that name, regardless of its silence and its
+    /// replica's reports.
     fn have_patience(&self, service: &str) {
         self.set(service, "down-after-milliseconds", NEVER);
         self.set(service, "failover-timeout", NEVER);
@@ -426,7 +435,7 @@ impl ServerProcess for Sentinel {
     fn kill(&self) {
         self.0.kill();
     }
-    /// With all that it knew: it has nothing else.
+    /// Restarts with its full state: a Sentinel has no other data.
     fn restart(&self, _: KeepData) {
         self.restart();
     }
@@ -453,18 +462,18 @@ fn config_file(directory: &Path) -> std::path::PathBuf {
     directory.join("sentinel.conf")
 }
 
-/// True if a replica acknowledges what is written to this server. One that says that it has all of it need not be heard
-/// of there yet.
+/// Returns true if a replica acknowledges the writes to this server. A replica may report itself up
+/// to date before the server knows it.
 fn is_acknowledged(server: &Redis) -> bool {
     let asking = server.connect().and_then(|mut session| {
-        // It changes nothing, and replicas get it.
+        // It changes nothing, and is replicated.
         session.command(&["PUBLISH", "replicas", "are there"])?;
         session.command(&["WAIT", "1", "100"])
     });
     asking.is_ok_and(|known_by| known_by == Reply::Integer(1))
 }
 
-/// What a server says it is; `None` if it does not answer.
+/// Returns the role that a server reports; `None` if it does not answer.
 fn role(server: &Redis) -> Option<String> {
     let answer = server.connect().and_then(|mut session| session.command(&["ROLE"])).ok()?;
     answer.text().lines().next().map(str::to_owned)

@@ -9,31 +9,32 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::error::ServerError;
 use super::handle::{self, Handle};
 use super::ports::Ports;
-use super::process::{Server, ServerError};
+use super::process::Server;
 use lock_conformance::proxy::Proxy;
 use lock_conformance::{KeepData, ServerProcess};
 
-/// How long a server may take to answer after its start, on a machine that is busy with other tests.
+/// The bound on the first answer after a start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(60);
 
-/// Where Debian has the server; the jar names the other ones that it needs.
+/// The path of Debian's server; the jar names its dependencies.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 
-/// Without it the server says nothing about what goes wrong.
+/// The logger, without which the server reports no errors.
 const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
 
-/// What encrypted connections need besides, and the jar does not name.
+/// The jars that encrypted connections need, and that the server's jar does not name.
 const NETTY: &str = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
 
-/// Runs the script that edits a snapshot.
+/// The interpreter of the script that edits a snapshot.
 const BEANSHELL: &str = "/usr/share/java/bsh.jar";
 
-/// How many members an ensemble has.
+/// The number of members of an ensemble.
 const MEMBERS: usize = 3;
 
-/// How a ZooKeeper is started.
+/// The options with which a ZooKeeper is started.
 #[derive(Clone, Debug)]
 pub struct ZooKeeperOptions {
     tick: Duration,
@@ -50,7 +51,8 @@ impl Default for ZooKeeperOptions {
 }
 
 impl ZooKeeperOptions {
-    /// A tick of 200 ms, any session timeout from two ticks to a minute, no other settings.
+    /// Returns a tick of 200 ms, any session timeout from two ticks to a minute, and no other
+    /// settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -63,8 +65,8 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// Adds a setting as it stands in `zoo.cfg`, for example `("maxClientCnxns", "3")`. It goes before
-    /// one that is always made.
+    /// Adds a setting as written in `zoo.cfg`, for example `("maxClientCnxns", "3")`. It overrides
+    /// the built-in settings.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
@@ -78,8 +80,8 @@ impl ZooKeeperOptions {
         self
     }
 
-    /// Has each member of an ensemble reach each other one's quorum port through a
-    /// [link](ZooKeeperEnsemble::link) of its own. Elections go past it.
+    /// Connects each member of an ensemble to each other one's quorum port through a
+    /// [proxy](ZooKeeperEnsemble::link) of its own. Elections bypass it.
     #[must_use]
     pub fn links(mut self) -> Self {
         self.links = true;
@@ -98,7 +100,7 @@ impl ZooKeeperOptions {
             ("admin.enableServer", "false"),
             ("maxSessionTimeout", "60000"),
             ("4lw.commands.whitelist", "*"),
-            // Nothing here survives the machine, so nothing has to be on its disk.
+            // The data need not survive the machine, so they need not be on its disk.
             ("forceSync", "no"),
             // For ensembles.
             ("initLimit", "10"),
@@ -114,8 +116,9 @@ impl ZooKeeperOptions {
     }
 }
 
-/// A ZooKeeper of a test's own, alone or as a member of an [ensemble](ZooKeeperEnsemble), on a loopback
-/// port, with its files in a temporary directory. It ends with this handle, or with the test process.
+/// A ZooKeeper of one test, alone or as a member of an [ensemble](ZooKeeperEnsemble), on a loopback
+/// port, with its files in a temporary directory. It ends with this handle, or with the test
+/// process.
 #[derive(Debug)]
 pub struct ZooKeeper {
     handle: Handle,
@@ -167,13 +170,13 @@ impl ZooKeeper {
         Ok(Self { handle, properties: options.properties.clone(), is_member: id.is_some() })
     }
 
-    /// `zookeeper://…`
+    /// Returns `zookeeper://…`.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_at("", &self.addr())
     }
 
-    /// Its answer to a four-letter word, for example `srvr`, `cons` or `wchs`.
+    /// Returns the answer to a four-letter word, for example `srvr`, `cons` or `wchs`.
     ///
     /// # Errors
     ///
@@ -188,8 +191,8 @@ impl ZooKeeper {
         Ok(answer)
     }
 
-    /// What it is just now: `standalone`, `leader`, `follower` or `read-only`; `None` while it does not
-    /// serve.
+    /// Returns its current mode: `standalone`, `leader`, `follower` or `read-only`; `None` while it
+    /// does not serve.
     #[must_use]
     pub fn mode(&self) -> Option<String> {
         let answer = self.word("srvr").ok()?;
@@ -197,7 +200,7 @@ impl ZooKeeper {
     }
 
     /// Kills the process if it still runs, and starts another one on the same port. Waits until it
-    /// serves; a member of an ensemble, which may lack its quorum, until it answers.
+    /// serves. A member of an ensemble may lack its quorum, so it only has to answer.
     ///
     /// # Panics
     ///
@@ -213,8 +216,8 @@ impl ZooKeeper {
         self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Restarts the server with its data and another value of a setting. A member of an ensemble is back when it
-    /// has a quorum again.
+    /// Restarts the server with its data and another value of a setting. A member of an ensemble is
+    /// back when it has a quorum again.
     ///
     /// # Panics
     ///
@@ -233,8 +236,8 @@ impl ZooKeeper {
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Kills the server, sets the number that the next sequential child of `node` gets, and starts the server
-    /// again with these data.
+    /// Kills the server, sets the sequence number of the next child of `node`, and restarts the
+    /// server with these data.
     ///
     /// # Panics
     ///
@@ -295,7 +298,7 @@ impl ServerProcess for ZooKeeper {
 ///
 /// let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links());
 /// let (leader, follower) = (ensemble.leader(), ensemble.follower());
-/// ensemble.link(follower, leader).set(Fault::BlackHole); // cut from its leader, and from nobody else
+/// ensemble.link(follower, leader).set(Fault::BlackHole); // cut from its leader only
 /// ensemble.member(leader).kill();
 /// ```
 #[derive(Debug)]
@@ -339,52 +342,53 @@ impl ZooKeeperEnsemble {
         Ok(ensemble)
     }
 
-    /// All members.
+    /// Returns all members.
     #[must_use]
     pub fn members(&self) -> &[ZooKeeper] {
         &self.members
     }
 
-    /// A member, counted from 0.
+    /// Returns a member, counted from 0.
     #[must_use]
     pub fn member(&self, number: usize) -> &ZooKeeper {
         &self.members[number]
     }
 
-    /// `zookeeper://…` with all members.
+    /// Returns `zookeeper://…` with all members.
     #[must_use]
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.members.iter().map(|member| member.addr().to_string()).collect();
         format!("zookeeper://{}", hosts.join(","))
     }
 
-    /// Who leads now.
+    /// Returns the current leader.
     ///
     /// # Panics
     ///
-    /// Nobody does.
+    /// There is none.
     #[must_use]
     pub fn leader(&self) -> usize {
         self.find("leader").expect("the ensemble has a leader")
     }
 
-    /// A member that follows now.
+    /// Returns a current follower.
     ///
     /// # Panics
     ///
-    /// Nobody does.
+    /// There is none.
     #[must_use]
     pub fn follower(&self) -> usize {
         self.find("follower").expect("the ensemble has a follower")
     }
 
-    /// The member that is in this [mode](ZooKeeper::mode) now, the first one if there are several.
+    /// Returns the first member that is in this [mode](ZooKeeper::mode) now.
     #[must_use]
     pub fn find(&self, mode: &str) -> Option<usize> {
         self.members.iter().position(|member| member.mode().as_deref() == Some(mode))
     }
 
-    /// The line on which member `from` reaches the quorum port of member `to`; in use while `to` leads.
+    /// Returns the proxy by which member `from` reaches the quorum port of member `to`. It is in
+    /// use while `to` leads.
     ///
     /// # Panics
     ///
@@ -408,7 +412,7 @@ fn links(
     links.map_err(|error| ServerError::new(format!("no links between the members: {error}")))
 }
 
-/// The ensemble as member `id` sees it.
+/// Returns the configuration of the ensemble for member `id`.
 fn quorum_config(id: usize, links: &[Option<Proxy>], quorum: &[u16], election: &[u16]) -> String {
     let mut lines = String::new();
     for to in 0..MEMBERS {
@@ -421,7 +425,7 @@ fn quorum_config(id: usize, links: &[Option<Proxy>], quorum: &[u16], election: &
     lines
 }
 
-/// Debian's server, or the one whose jars are in the directory `ZOOKEEPER_JARS`.
+/// Returns Debian's server, or the one whose jars are in the directory `ZOOKEEPER_JARS`.
 fn class_path() -> String {
     match std::env::var("ZOOKEEPER_JARS") {
         Ok(directory) => format!("{directory}/*"),
@@ -437,7 +441,7 @@ fn run(properties: &[String], directory: &Path) -> Result<Server, ServerError> {
     }
     let fixed = [
         "-Xmx128m",
-        // It lives for seconds: nothing that is optimised is ever paid back.
+        // The process lives for seconds, so optimisation never pays off.
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
         "-Xshare:auto",

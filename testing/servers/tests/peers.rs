@@ -1,11 +1,11 @@
-//! The processes that lock as they are told: told, stopped, killed.
+//! The processes that lock on command: commands, stops and kills.
 
 use std::process::Command;
 use std::time::Duration;
 
 use test_servers::peers::Peer;
 
-/// Answers each line with the same line.
+/// Starts a peer that answers each line with the same line.
 fn echo() -> Peer {
     Peer::start("an echo", Command::new("cat"))
 }

@@ -1,4 +1,4 @@
-//! Servers that tests start: they are ours, they obey, and they never outlive us.
+//! Servers that tests start: they belong to their test, obey it, and never outlive it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use test_servers::{
     Reply, SentinelGroup, Server, Step, TextSession,
 };
 
-/// Longer than anything here takes on a busy machine.
+/// The bound on all waits, for a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -24,7 +24,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The state letter of a process; none if it is gone.
+/// Returns the state letter of a process; none if it is gone.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
@@ -81,7 +81,7 @@ fn replies_of_all_kinds() {
 }
 
 #[test]
-fn what_operators_do_behind_a_clients_back() {
+fn operators_change_data_without_the_clients() {
     let redis = Redis::start(RedisOptions::new().setting("maxmemory", "100mb"));
     let mut victim = redis.connect().unwrap();
     let id = victim.command(&["CLIENT", "ID"]).unwrap().text();
@@ -156,7 +156,7 @@ fn an_append_only_file_survives_a_kill_unless_it_is_thrown_away() {
 }
 
 #[test]
-fn what_was_saved_last_comes_back() {
+fn the_last_saved_data_come_back() {
     let redis = Redis::start(RedisOptions::new());
     redis.command(&["SET", "k", "saved"]);
     assert_eq!(redis.command(&["SAVE"]).text(), "OK");
@@ -176,7 +176,7 @@ fn a_cut_tail_of_the_append_only_file_is_forgotten() {
     redis.truncate_aof(written);
     redis.restart(KeepData::Yes);
     assert_eq!(redis.command(&["GET", "k"]).text(), "kept");
-    // In the midst of a command: that one is lost.
+    // In the middle of a command, which is lost.
     redis.command(&["SET", "k", "half"]);
     redis.kill();
     redis.truncate_aof(redis.aof_len() - 1);
@@ -184,7 +184,7 @@ fn a_cut_tail_of_the_append_only_file_is_forgotten() {
     assert_eq!(redis.command(&["GET", "k"]).text(), "kept");
 }
 
-/// The server's time, in milliseconds since 1970.
+/// Returns the server's time, in milliseconds since 1970.
 fn time(redis: &Redis) -> i64 {
     let reply = redis.command(&["EVAL", "return {redis.call('TIME')[1]}", "0"]);
     let in_script: i64 = reply.text().parse().unwrap();
@@ -205,7 +205,7 @@ fn its_clock_can_be_stepped_and_leases_go_by_it() {
     let redis = Redis::start(RedisOptions::new().clock().persistence(Persistence::Aof));
     let ahead = || time(&redis) - true_time();
     let pttl = || -> i64 { redis.command(&["PTTL", "k"]).text().parse().unwrap() };
-    // To half a minute: the machine may be busy between two looks.
+    // Within half a minute: the machine may be busy between two readings.
     let near = |value: i64, secs: i64| (value - secs * 1000).abs() < 30_000;
     redis.command(&["SET", "k", "v", "PX", "7200000"]);
     assert!(near(ahead(), 0) && near(pttl(), 7200), "it is right at first");
@@ -238,17 +238,17 @@ async fn its_clock_can_run_fast_and_slowly() {
         for _ in 0..2 {
             let gained = time(&redis) - true_time() - before;
             let bounds = [at_least, at_most].map(|ms| ms * i64::from(thousandths) / 1000);
-            // The two clocks are not read at once.
+            // The two clocks are not read at the same time.
             let range = bounds[0].min(bounds[1]) - 200..=bounds[0].max(bounds[1]) + 200;
             assert!(range.contains(&gained), "{gained} ms gained, and not {range:?}");
-            // What it has gained or lost stays.
+            // The accumulated difference stays.
             let now = true_time();
             eventually("a while has passed", || true_time() > now + 500).await;
         }
     }
 }
 
-/// It counts seconds by its monotonic clock, from what its wall clock showed when it was started.
+/// Checks that it counts seconds by its monotonic clock, from its wall clock's time at the start.
 #[tokio::test]
 async fn a_memcached_has_a_clock_of_each_kind() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -307,8 +307,8 @@ fn a_server_that_is_never_ready_fails_at_the_bound() {
     assert!(error.to_string().contains("was not ready within 50ms"), "{error}");
 }
 
-/// Not a test by itself: in a process of its own, started by the next one, it starts a server, says
-/// which, and waits to be killed.
+/// Starts a server, prints its data, and waits to be killed. The next test runs it in a process of
+/// its own.
 #[test]
 fn helper_that_is_killed() {
     if std::env::var_os("SERVERS_HELPER").is_none() {
@@ -340,9 +340,9 @@ async fn a_server_dies_with_a_test_process_that_is_killed() {
     helper.kill().unwrap();
     helper.wait().unwrap();
     eventually("the port is closed", || TcpStream::connect(addr).is_err()).await;
-    // Whoever inherited it may take his time to wait for it.
+    // The new parent may take its time to reap it.
     eventually("the process is gone", || matches!(state(pid), None | Some('Z'))).await;
-    // The one thing that the killed process could not do itself.
+    // The one task that the killed process could not do itself.
     std::fs::remove_dir_all(&said[2]).unwrap();
 }
 
@@ -401,7 +401,7 @@ fn sentinels_replace_a_primary_that_is_gone_and_bring_it_back_as_a_replica() {
 }
 
 #[tokio::test]
-async fn what_a_replica_does_not_hear_is_lost_and_two_may_take_themselves_for_the_primary() {
+async fn unreplicated_writes_are_lost_and_two_servers_may_act_as_primary() {
     let group = SentinelGroup::start(RedisOptions::new());
     group.cut_from_replica(0);
     eventually("the line is cut", || !group.is_replicated()).await;
@@ -409,7 +409,7 @@ async fn what_a_replica_does_not_hear_is_lost_and_two_may_take_themselves_for_th
     group.hide_from_sentinels(0);
     group.wait_until_named(1);
     let is_primary = |n: usize| group.server(n).command(&["ROLE"]).text().starts_with("master");
-    assert!(is_primary(0) && is_primary(1), "nobody has told the old one");
+    assert!(is_primary(0) && is_primary(1), "the old primary was not notified");
     assert_eq!(group.server(1).command(&["GET", "k"]), Reply::Nil);
     group.heal(0);
     group.wait_until_replica(0);

@@ -1,4 +1,4 @@
-//! ZooKeepers that tests start: alone and as ensembles, they are ours and obey.
+//! ZooKeepers that tests start, alone and as ensembles: they belong to their test and obey it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use lock_conformance::proxy::Fault;
 use lock_core::clock::{Moment, sleep};
 use test_servers::{KeepData, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
-/// Longer than anything here takes on a busy machine.
+/// The bound on all waits, for a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -36,7 +36,7 @@ fn open_session(server: &ZooKeeper) -> TcpStream {
     stream
 }
 
-/// The last transaction that the server has seen.
+/// Returns the last transaction that the server has seen.
 fn last_transaction(server: &ZooKeeper) -> u64 {
     let answer = server.word("srvr").unwrap();
     let id = answer.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).unwrap();
@@ -44,7 +44,7 @@ fn last_transaction(server: &ZooKeeper) -> u64 {
 }
 
 #[test]
-fn it_serves_and_keeps_what_it_is_told_to_keep() {
+fn it_serves_and_keeps_the_requested_data() {
     let server = ZooKeeper::start(&ZooKeeperOptions::new().setting("maxClientCnxns", "7"));
     assert_eq!(server.mode().as_deref(), Some("standalone"));
     assert_eq!(server.url(), format!("zookeeper://127.0.0.1:{}", server.addr().port()));

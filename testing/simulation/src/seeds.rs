@@ -1,4 +1,4 @@
-//! Many runs, one after the other on each core, summed up.
+//! Many runs, one after the other on each core, with their totals.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,21 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Run, Tally};
 use lock_history::Line;
 
-/// So many runs that went wrong are told of.
+/// The number of illegal runs after which the search stops.
 const ENOUGH: usize = 5;
 
-/// The runs of a test, as the environment says: `SIMULATION_SEED` replays one, `SIMULATION_RUNS` says how many there
-/// are, and `SIMULATION_FROM` with which seed they begin, so that many can be done in parts.
+/// The seeds of a test, which environment variables override. `SIMULATION_SEED` replays one run.
+/// `SIMULATION_RUNS` sets the number of runs, and `SIMULATION_FROM` their first seed, so that many
+/// can be done in parts.
 #[derive(Clone, Debug)]
 pub struct Seeds {
     seeds: Range<u64>,
     is_chosen: bool,
-    /// What `cargo test` is told to run that test.
+    /// The arguments of `cargo test` that run the test.
     test: &'static str,
 }
 
 impl Seeds {
-    /// As many runs as `usually`, if the environment says nothing. `test`: what `cargo test` is told to run them.
+    /// Returns the seeds of a test: `usually` runs, unless the environment overrides that. `test`
+    /// holds the arguments of `cargo test` that run it.
     ///
     /// # Panics
     ///
@@ -39,19 +41,20 @@ impl Seeds {
         Self { seeds, is_chosen, test }
     }
 
-    /// The environment has said which: what many runs show, these may not.
+    /// Returns true if the environment chose the seeds. Then events that many runs show may be
+    /// absent.
     #[must_use]
     pub fn are_chosen(&self) -> bool {
         self.is_chosen
     }
 
-    /// Makes the runs, until too many of them went wrong. A history that is not legal is kept in a file.
+    /// Makes the runs, until too many of them are illegal. An illegal history is kept in a file.
     ///
     /// # Panics
     ///
-    /// If `simulate` does, or if a history cannot be written.
-    pub fn run(&self, simulate: impl Fn(u64) -> Run + Sync) -> Sum {
-        let sum = Mutex::<Sum>::default();
+    /// `simulate` does, or a history cannot be written.
+    pub fn run(&self, simulate: impl Fn(u64) -> Run + Sync) -> Summary {
+        let sum = Mutex::<Summary>::default();
         search(self.seeds.clone(), |seed| {
             let run = simulate(seed);
             let mut sum = sum.lock().expect("no run panics here");
@@ -62,11 +65,11 @@ impl Seeds {
     }
 }
 
-/// What `look` finds first, on all cores, the seeds in their order.
+/// Returns the first result of `look`, on all cores, trying the seeds in their order.
 ///
 /// # Panics
 ///
-/// If `look` does.
+/// `look` does.
 pub fn search<T: Send>(seeds: Range<u64>, look: impl Fn(u64) -> Option<T> + Sync) -> Option<T> {
     let next = AtomicU64::new(seeds.start);
     let found = Mutex::new(None);
@@ -90,9 +93,9 @@ pub fn search<T: Send>(seeds: Range<u64>, look: impl Fn(u64) -> Option<T> + Sync
     found.into_inner().expect("no run panics here")
 }
 
-/// Of many runs.
+/// The totals of many runs.
 #[derive(Debug, Default)]
-pub struct Sum {
+pub struct Summary {
     runs: u64,
     operations: usize,
     grants: usize,
@@ -102,15 +105,18 @@ pub struct Sum {
     illegal: Vec<String>,
 }
 
-impl Sum {
+impl Summary {
+    /// Asserts that all runs were legal.
+    ///
     /// # Panics
     ///
-    /// Some run was not legal: says which, why, and how to see it again.
+    /// A run was illegal: the message has its seed, the violations, and the command that replays
+    /// it.
     pub fn assert_legal(&self) {
         assert!(self.illegal.is_empty(), "{}", self.illegal.join("\n"));
     }
 
-    /// Returns how often something happened in all runs.
+    /// Returns how often an event happened in all runs.
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {
         self.tally.pairs().filter(|pair| pair.0 == what).map(|pair| pair.2).sum()
@@ -134,7 +140,7 @@ impl Sum {
     }
 }
 
-impl fmt::Display for Sum {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { runs, operations, grants, hand_offs, violations, .. } = self;
         writeln!(
@@ -148,7 +154,7 @@ impl fmt::Display for Sum {
     }
 }
 
-/// The whole history, for check-history and for eyes.
+/// Writes the whole history to a file, for check-history and for reading.
 fn kept(run: &Run) -> PathBuf {
     let Run { seed, lines, .. } = run;
     let backend = lines.first().and_then(|line| match line {

@@ -1,4 +1,4 @@
-//! What a simulation can break below the verbs.
+//! The faults that a simulation can inject below the verbs.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,59 +9,61 @@ use lock_core::clock::Moment;
 
 use lock_history::{Assumption, Recorder};
 
-/// Where a backend is simulated together with its server and its connections. Then nothing is done to its verbs:
-/// what is drawn happens to what they are made of.
+/// The simulated server and connections of a backend. With a site, the verbs are left alone, and
+/// faults are injected into their messages.
 #[async_trait]
 pub trait Site: Send + Sync {
-    /// Draws what is going to happen. Called once, before anything else.
-    fn begin(&self, rng: Rng, stage: &Stage) -> Scene;
+    /// Draws the plan of the run. Called once, before anything else.
+    fn begin(&self, rng: Rng, workload: &Workload) -> SitePlan;
 
-    /// The process is stopped: until then nothing leaves it, and nothing reaches it.
+    /// Stops the process: until then it sends and receives nothing.
     fn stop(&self, process: usize, until: Moment);
 
-    /// The process is killed: its connections end, and it is never heard of again.
+    /// Kills the process: its connections end, and it never sends again.
     fn kill(&self, process: usize);
 
-    /// Breaks things until then, and notes each before it happens and after it is over. All is well again when
-    /// this returns.
+    /// Injects faults until then, and records each before it happens and after it is over. No fault
+    /// is left when this returns.
     async fn disturb(&self, recorder: &Recorder, until: Moment);
 
-    /// How often what happened.
+    /// Returns the counts of events.
     fn tally(&self) -> Vec<(&'static str, u64)>;
 
-    /// What is wrong at the server, or left on it, when all is over and all leases have ended.
+    /// Returns the defects and the residue of the server, after the end of all leases.
     fn left(&self) -> Vec<String>;
 }
 
-/// A run, as far as a site has to know it.
+/// The part of a run's plan that a site needs.
 #[derive(Clone, Debug)]
-pub struct Stage {
-    /// How many processes there are.
+pub struct Workload {
+    /// The number of processes.
     pub processes: usize,
     /// The names of the locks.
     pub locks: Vec<String>,
-    /// Of all locks.
+    /// The ttl of all locks.
     pub ttl: Duration,
 }
 
-/// What a site has drawn.
+/// The faults that a site has drawn.
 #[derive(Clone, Debug)]
-pub struct Scene {
-    /// How many locks each task wants.
+pub struct SitePlan {
+    /// The number of acquisitions of each task.
     pub rounds: RangeInclusive<usize>,
-    /// What is going to be broken, in words.
+    /// The faults, in words.
     pub what: String,
-    /// Nothing is.
+    /// True if there are none.
     pub is_calm: bool,
-    /// So much longer may a request and its answer take, at any time.
+    /// The additional time that a request and its answer may take, at any time.
     pub slow: Duration,
-    /// So much longer may a hand-off take while processes are silent: what they are sent is lost.
+    /// The additional time that a hand-off may take while processes are silent: messages to them
+    /// are lost.
     pub silence: Duration,
-    /// So much longer may it take until nothing is left of what was broken.
+    /// The additional time until the faults have no more effects.
     pub drain: Duration,
-    /// Processes are killed.
+    /// True if processes are killed.
     pub kills: bool,
-    /// Who lets the lease of a lock that it was sent run out is passed over, with its process.
+    /// True if a waiter that lets the lease of a pushed lock expire is passed over, together with
+    /// its process.
     pub passes_over: bool,
     /// Assumptions that are broken.
     pub breaks: Vec<Assumption>,

@@ -1,4 +1,4 @@
-//! Processes that are stopped, as by SIGSTOP, and go on later or never.
+//! Processes that are stopped, as by SIGSTOP, and resume later or never.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,36 +7,36 @@ use std::task::{Context, Poll};
 
 use lock_core::clock::{Moment, sleep_until};
 
-/// Until when a process is stopped.
+/// The time until which a process is stopped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stopped(Arc<Mutex<Fate>>);
+pub(super) struct ProcessState(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
-struct Fate {
+struct State {
     until: Option<Moment>,
     is_dead: bool,
 }
 
-impl Stopped {
+impl ProcessState {
     pub(super) fn until(&self, moment: Moment) {
-        self.fate().until = Some(moment);
+        self.state().until = Some(moment);
     }
 
-    /// It was killed, and does nothing any more.
+    /// Kills the process: it does nothing any more.
     pub(super) fn for_ever(&self) {
-        self.fate().is_dead = true;
+        self.state().is_dead = true;
     }
 
-    /// When it goes on, if it is stopped now.
+    /// Returns when it resumes, if it is stopped now.
     pub(super) fn ends(&self) -> Option<Moment> {
-        self.fate().until.filter(|until| !until.has_passed())
+        self.state().until.filter(|until| !until.has_passed())
     }
 
-    fn fate(&self) -> MutexGuard<'_, Fate> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a task of this process does: nothing while it is stopped.
+    /// Wraps the work of a task of this process, which pauses while the process is stopped.
     pub(super) fn task<F: Future>(&self, work: F) -> Task<F> {
         Task { stopped: self.clone(), wake: None, work: Box::pin(work) }
     }
@@ -44,7 +44,7 @@ impl Stopped {
 
 /// A task of a process that may be stopped.
 pub(super) struct Task<F> {
-    stopped: Stopped,
+    stopped: ProcessState,
     wake: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     work: Pin<Box<F>>,
 }
@@ -53,7 +53,7 @@ impl<F: Future> Future for Task<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.stopped.fate().is_dead {
+        if self.stopped.state().is_dead {
             return Poll::Pending;
         }
         while let Some(until) = self.stopped.ends() {

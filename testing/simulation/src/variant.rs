@@ -1,4 +1,4 @@
-//! A backend as one run has it: with a fast clock, or without a queue.
+//! The backend of one run: with a fast clock, or without a queue.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, OnContention, Rene
 use lock_core::layer::Layer;
 use lock_core::{Backend, Capabilities, Order, Support, Wakeup};
 
-/// A client of the backend of a run. A server with a fast clock ends a lease before the time that its
-/// clients know.
+/// A client of the backend of a run. A server with a fast clock ends a lease before the time that
+/// its clients know.
 #[derive(Debug)]
 pub(super) struct Variant {
-    /// By how many in ten thousand the server's clock is too fast.
+    /// The rate by which the server's clock is too fast, in ten-thousandths.
     pub(super) drift: u32,
-    /// Keeps no queue and no minimum hold: core sees to both.
+    /// True without a queue and a minimum hold: core implements both.
     pub(super) is_queueless: bool,
 }
 
@@ -27,13 +27,13 @@ impl Variant {
         claim
     }
 
-    fn told(&self, of_server: Duration) -> Duration {
+    fn reported(&self, of_server: Duration) -> Duration {
         of_server * (10_000 + self.drift) / 10_000
     }
 
     fn grant(&self, mut grant: Grant) -> Grant {
         if let Lease::For(lease) = grant.lease {
-            grant.lease = Lease::For(self.told(lease));
+            grant.lease = Lease::For(self.reported(lease));
         }
         grant
     }
@@ -55,7 +55,7 @@ impl Layer for Variant {
         Ok(match inner.try_acquire(&self.on_the_server(claim)).await? {
             Attempt::Acquired(grant) => Attempt::Acquired(self.grant(grant)),
             Attempt::Contended { expires_in } => {
-                Attempt::Contended { expires_in: expires_in.map(|left| self.told(left)) }
+                Attempt::Contended { expires_in: expires_in.map(|left| self.reported(left)) }
             }
         })
     }
@@ -70,10 +70,10 @@ impl Layer for Variant {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let claims: Vec<Claim> = claims.iter().map(|claim| self.on_the_server(claim)).collect();
         let answers = inner.renew(&claims.iter().collect::<Vec<_>>()).await;
-        let told = |renewal| match renewal {
+        let reported = |renewal| match renewal {
             Renewal::Held(grant) => Renewal::Held(self.grant(grant)),
             Renewal::NotHeld => Renewal::NotHeld,
         };
-        answers.into_iter().map(|answer| answer.map(told)).collect()
+        answers.into_iter().map(|answer| answer.map(reported)).collect()
     }
 }

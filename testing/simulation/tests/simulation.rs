@@ -1,4 +1,4 @@
-//! Simulated runs of the memory backend. How many runs there are, and which, says the environment: see `Seeds`.
+//! Simulated runs of the memory backend. Environment variables choose the runs: see `Seeds`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ const DRAWN: [&str; 10] = [
     "runtime ended",
 ];
 
-/// The answer to an acquisition that got its lock from the holder before in its process.
+/// Returns whether an acquisition got its lock by a hand-over inside its process.
 fn was_handed_over(line: &Line) -> bool {
     let Line::Record(record) = line else { return false };
     record.fence.is_some_and(|fence| fence & 0xff != 0 && record.op == Op::Acquire)
@@ -69,7 +69,7 @@ fn a_seed_is_one_run() {
     }
 }
 
-/// What happened, without the numbers that come from the wall clock.
+/// Returns the events of a run, without the numbers that come from the wall clock.
 fn steps(run: &Run) -> Vec<String> {
     let lines = run.lines.iter().map(|line| {
         let mut line = line.clone();
@@ -81,7 +81,7 @@ fn steps(run: &Run) -> Vec<String> {
     lines.collect()
 }
 
-/// The rules have to find what is broken by themselves, in some run.
+/// The rules have to find each defect by themselves, in some run.
 #[test]
 fn broken_backends_break_promises_in_some_run() {
     const RUNS: u64 = 1000;
@@ -113,9 +113,9 @@ fn broken_by(name: &str, runs: u64) -> Option<Run> {
     })
 }
 
-/// Saboteurs that a simulation meets. The others break what it does not use (lists, names at their
-/// limits, minimum holds, floors), do no more than a storm does as well, or are seen through by core: a renewal
-/// that re-creates a lock shows another token.
+/// Saboteurs that a simulation meets. The others break features that it does not use: lists, names
+/// at their limits, minimum holds, minimum tokens. Or they do no more than the fault phase does as
+/// well. Or core detects them: a renewal that re-creates a lock shows another token.
 const FOUND: [&str; 23] = [
     "GrantsEveryone",
     "ForgetsItsOwner",

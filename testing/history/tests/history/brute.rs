@@ -1,5 +1,5 @@
-//! Small histories of one lock, legal or not, and a judge of them that tries every order. It knows only
-//! the model: a lock with an owner, its highest fence, and leases.
+//! Small histories of one lock, legal or not, and a checker for them that tries every order. It
+//! knows only the model: a lock with an owner, its highest token, and leases.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::model::{self, Dice, Play};
 
 const FOR_EVER: u64 = u64::MAX / 4;
 
-/// One call that may change the lock or looks at it.
+/// The effect of one call on the lock, or its observation.
 #[derive(Clone, Copy, Debug)]
 enum Effect {
     Take { grant: usize, fence: Option<u64> },
@@ -19,7 +19,7 @@ enum Effect {
     HasNot { grant: usize },
 }
 
-/// It takes place at one point of `from..=until`; perhaps not at all.
+/// An effect at one point of `from..=until`, perhaps without any.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     effect: Effect,
@@ -28,22 +28,22 @@ struct Item {
     must: bool,
 }
 
-/// A history and what the judge needs to know about it.
+/// A history, and the data that the checker needs.
 #[derive(Debug, Default)]
 pub(crate) struct Small {
     pub(crate) lines: Vec<Line>,
     items: Vec<Item>,
-    /// Of each grant: when it is gone at the latest.
+    /// For each grant, the latest time of its end.
     gone_by: Vec<u64>,
-    /// When calls that wait stand in line: their own number first.
+    /// The intervals in which calls are queued, with their numbers.
     in_line: Vec<(usize, u64, u64)>,
-    /// Calls that were told of contention: number, begin, end.
+    /// Calls that met contention: number, begin, end.
     busy: Vec<(usize, u64, u64)>,
     pub(crate) has_unknown: bool,
 }
 
 impl Small {
-    /// Draws a history of some calls, all of clients of their own, at random points in time.
+    /// Draws a history of some calls, each of its own client, at random points in time.
     pub(crate) fn draw(seed: u64, fenced: bool) -> Self {
         let mut dice = Dice(seed);
         let mut small = Self::default();
@@ -125,7 +125,7 @@ impl Small {
                         self.gone_by[grant] = answered + lease;
                     }
                 }
-                // Times of calls are odd, those of leases even: they end before what happens then.
+                // Times of calls are odd, those of leases even: they end before simultaneous calls.
                 if release != Some(Kind::Ok) {
                     let item = Item {
                         effect: Effect::End { grant },
@@ -186,7 +186,7 @@ impl Small {
         self.lines.push(Line::Record(record));
     }
 
-    /// Whether there is any order that the model allows.
+    /// Returns whether there is any order that the model allows.
     pub(crate) fn is_legal(&self) -> bool {
         let mut items = self.items.clone();
         for &(n, from, until) in &self.busy {
@@ -210,7 +210,7 @@ impl Small {
     ) -> bool {
         let missing = |n: usize| items[n].must && !placed[n];
         if !(0..items.len()).any(missing) {
-            // What must be gone can go: its end is one more item, not needed by any other.
+            // An overdue grant can end: its end is one more item, which no other needs.
             return true;
         }
         if (0..items.len()).any(|n| missing(n) && items[n].until < now) {
@@ -221,7 +221,7 @@ impl Small {
             if placed[n] || at > items[n].until {
                 continue;
             }
-            // Whoever is to be gone by now has to be gone before.
+            // A grant that must have ended by now has to end before.
             let overdue = owner.is_some_and(|grant| 2 * self.gone_by[grant] + 1 < at);
             if overdue {
                 continue;

@@ -1,5 +1,5 @@
-//! Histories that campaigns have recorded on real servers, each with one thing wrong at a time: every corruption has to
-//! be seen wherever it is put.
+//! Histories that campaigns have recorded on real servers, each with one defect at a time: every
+//! corruption has to be found at every place.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lock_history::{Assumption, Fault, Header, History, Kind, Line, Op, Rule, Why
 
 use super::{Hold, MS, call, holds, record, record_mut, released, sort, t};
 
-/// A few locks of a run each, with all that broke them, by the backend.
+/// A few locks of a run for each backend, with all faults that affected them.
 const RECORDED: [(&str, &str); 6] = [
     ("memory", include_str!("recorded/memory.jsonl")),
     ("file", include_str!("recorded/file.jsonl")),
@@ -17,13 +17,14 @@ const RECORDED: [(&str, &str); 6] = [
     ("quorum", include_str!("recorded/quorum.jsonl")),
 ];
 
-/// So many places at least for each corruption, and no more than the second number.
+/// The least number of places for each corruption, and the largest that is tested.
 const PLACES: std::ops::RangeInclusive<usize> = 5..=12;
 
-/// A history with all of its places for a corruption, each a history of its own.
+/// Returns a history for each place of a corruption.
 type Corruption = fn(&Recorded) -> Vec<Vec<Line>>;
 
-/// The rules of which one has to see it, and the backends that cannot have it.
+/// The corruptions, each with the rules of which one has to find it, and the backends without a
+/// place for it.
 const CORRUPTIONS: &[(&str, Corruption, &[Rule], &[&str])] = &[
     ("a second holder", second_holder, &[Rule::K1], &[]),
     ("a second holder after the first lease", second_after_lease, &[Rule::K1], &["file"]),
@@ -48,10 +49,10 @@ const CORRUPTIONS: &[(&str, Corruption, &[Rule], &[&str])] = &[
     ),
 ];
 
-/// A hand-off is late by three seconds, or by so many leases.
+/// The delay of a late hand-off, in seconds over three or in leases.
 const LATE: u64 = 4;
 
-/// So many calls and holds that no fault disturbed are about as many as in a run of the default length.
+/// The number of undisturbed calls and holds in a run of the default length.
 const UNDISTURBED: u64 = 600;
 
 struct Recorded {
@@ -94,21 +95,21 @@ fn corruptions_of_recorded_histories_are_seen_in_all_places() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// As many as are judged, from all over the history.
+/// Returns the places that are judged, from all over the history.
 fn spread(places: Vec<Vec<Line>>) -> Vec<Vec<Line>> {
     let step = places.len().div_ceil(*PLACES.end()).max(1);
     places.into_iter().step_by(step).collect()
 }
 
 impl Recorded {
-    /// Those that lasted for longer than a moment.
+    /// Returns the holds that lasted for longer than a moment.
     fn sound(&self) -> impl Iterator<Item = (&Hold, usize, usize)> {
         let is_long =
             |hold: &Hold, invoke| t(&self.lines, invoke) > t(&self.lines, hold.ok) + 2 * MS;
         self.ended().filter(move |(hold, invoke, _)| is_long(hold, *invoke))
     }
 
-    /// Holds that were given back, of locks that nothing was done to by force meanwhile.
+    /// Returns the released holds of locks that no operator removed meanwhile.
     fn ended(&self) -> impl Iterator<Item = (&Hold, usize, usize)> {
         let ended = self.holds.iter().filter(|hold| hold.lost.is_none());
         let ended = ended.filter_map(|hold| released(hold).map(|(invoke, ok)| (hold, invoke, ok)));
@@ -125,7 +126,7 @@ impl Recorded {
         })
     }
 
-    /// A token that no holder of a lock has.
+    /// Returns a token that no holder of a lock has.
     fn new_token(&self, lock: &str) -> Option<u64> {
         let of_lock = self.holds.iter().filter(|hold| hold.lock == lock);
         Some((of_lock.filter_map(|hold| hold.fence).max()? & !0xff) + 256)
@@ -142,7 +143,8 @@ impl Recorded {
         header
     }
 
-    /// When something was done to this process, or to all of them, that its client may have felt.
+    /// Returns the times of faults of this process, or of all of them, that its client may have
+    /// noticed.
     fn faults(&self, process: Option<&str>, lock: &str) -> impl Iterator<Item = (u64, u64)> {
         let is_about = move |fault: &Fault| {
             let host = fault.process.as_deref();
@@ -167,7 +169,7 @@ impl Recorded {
         self.faults(host, &hold.lock).any(|(from, until)| from <= at && until >= since)
     }
 
-    /// The same again and again, by other clients each time, for as long as a run of the default length takes.
+    /// Repeats the history, with other clients each time, up to the default length of a run.
     fn repeated(&self) -> Self {
         let rounds = UNDISTURBED.div_ceil(undisturbed(&self.lines).max(1)).max(10);
         let mut lines = vec![self.lines[0].clone()];
@@ -208,7 +210,7 @@ impl Recorded {
         Self { holds: holds(&lines), lines }
     }
 
-    /// Another client has the lock for a moment from `at` on.
+    /// Grants the lock to another client for a moment from `at` on.
     fn granted_too(&self, hold: &Hold, at: u64) -> Vec<Line> {
         self.edit(|lines| {
             let answer = call(lines, hold.ok, at, at + 1, Op::Try, Kind::Ok);
@@ -218,7 +220,7 @@ impl Recorded {
         })
     }
 
-    /// Holds with the one that came next, which waited for it.
+    /// Returns each hold with the next one, which waited for it.
     fn followed(&self) -> impl Iterator<Item = (&Hold, usize, usize, &Hold)> {
         self.with_next(self.sound())
     }
@@ -251,7 +253,7 @@ fn second_after_lease(of: &Recorded) -> Vec<Vec<Line>> {
     places.map(|(hold, at)| of.granted_too(hold, at)).collect()
 }
 
-/// The next one says that it got the lock just before the one before it gave it back.
+/// Moves the answer of the next acquisition shortly before the release of the previous hold.
 fn overlaps_shortly(of: &Recorded) -> Vec<Vec<Line>> {
     let places = of.followed().map(|(_, invoke, _, next)| {
         of.edit(|lines| {
@@ -292,7 +294,7 @@ fn strange_write(of: &Recorded) -> Vec<Vec<Line>> {
     shown.map(edit).collect()
 }
 
-/// Each line that tells a deadline, with the one that was told of the same grant before.
+/// Returns each line with a deadline, and the previous deadline of the same grant.
 fn deadlines(of: &Recorded) -> Vec<(usize, Option<u64>)> {
     let mut told = std::collections::HashMap::new();
     let all = of.lines.iter().enumerate().filter_map(|(index, line)| {
@@ -332,7 +334,7 @@ fn released_twice(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// The holder does not give the lock back, and is told that it has it when the next one has it.
+/// Confirms a check of the holder, without its release, during the next hold.
 fn verified_beside(of: &Recorded) -> Vec<Vec<Line>> {
     let places = of.followed().map(|(_, invoke, ok, next)| {
         of.edit(|lines| {
@@ -348,7 +350,7 @@ fn verified_beside(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// The same, where the lock was taken from it by force.
+/// Does the same, where an operator has removed the lock.
 fn verified_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
     let places = verified_beside(of).into_iter().map(|mut lines| {
         let verified = record(lines.last().unwrap()).unwrap().clone();
@@ -362,7 +364,7 @@ fn verified_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// A lock is removed by force between two points, half a microsecond apart.
+/// Removes a lock between two points, half a microsecond apart.
 fn remove(lines: &mut Vec<Line>, lock: &str, at: u64, more: &str) {
     let begins = format!(
         r#"{{"kind":"fault","t":{at},"id":999999,"what":"broken","lock":"{lock}","breaks":["A3"]}}"#
@@ -375,7 +377,7 @@ fn remove(lines: &mut Vec<Line>, lock: &str, at: u64, more: &str) {
     }
 }
 
-/// The lock was removed in the middle of the hold, and nobody has taken it since.
+/// Removes the lock in the middle of the hold, with no later holder.
 fn released_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
     let places = of.sound().map(|(hold, invoke, _)| {
         of.edit(|lines| {
@@ -386,7 +388,7 @@ fn released_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// The same, and the holder asks before it lets go.
+/// Does the same, and the holder checks before its release.
 fn renewed_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
     let places = of.sound().map(|(hold, invoke, ok)| {
         of.edit(|lines| {
@@ -403,7 +405,7 @@ fn renewed_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// All that comes after a release waits, with the one who is next. Neither of the two feels a fault.
+/// Delays all records after a release, and the next holder. Neither side meets a fault.
 fn late_hand_off(of: &Recorded) -> Vec<Vec<Line>> {
     let header = of.header();
     let lease = u64::try_from(header.lease.unwrap_or_default().as_nanos()).unwrap();
@@ -421,7 +423,7 @@ fn late_hand_off(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// Calls of a client that feels no fault fail, one for each hundred that do not.
+/// Lets calls of an undisturbed client fail, one for each hundred that succeed.
 fn one_error_in_a_hundred(of: &Recorded) -> Vec<Vec<Line>> {
     let long = of.repeated();
     let recovers = u64::try_from(long.header().recovers.unwrap().as_nanos()).unwrap();
@@ -445,7 +447,7 @@ fn one_error_in_a_hundred(of: &Recorded) -> Vec<Vec<Line>> {
     places.collect()
 }
 
-/// Its process feels a fault for a moment when it has begun to wait, and everybody is served before it.
+/// Adds a short fault of a waiter's process, after which all others are served before it.
 fn starved_after_fault(of: &Recorded) -> Vec<Vec<Line>> {
     let long = of.repeated();
     let end = long.lines.iter().filter_map(Line::t).max().unwrap();
@@ -491,7 +493,7 @@ fn undisturbed(lines: &[Line]) -> u64 {
     report.tallies().iter().map(|(_, tally)| tally.count).sum()
 }
 
-/// Later by so much.
+/// Moves a line to a later time.
 fn shift(line: &mut Line, by: u64) {
     match line {
         Line::Header(_) => {}

@@ -1,5 +1,5 @@
-//! A server of locks with leases, and clients that use it in every way: where legal histories come from.
-//! Nothing here is shared with the checker but the format.
+//! A server of locks with leases, and clients that use it in every way: the source of legal
+//! histories. It shares only the format with the checker.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,10 +12,10 @@ use lock_history::{
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const LEASE: u64 = 3000 * MS;
 pub(crate) const MARGIN: u64 = 30 * MS;
-/// The longest way of a message.
+/// The longest delay of a message.
 pub(crate) const TRIP: u64 = 20 * MS;
 
-/// Small, seeded, good enough.
+/// A small seeded random generator of sufficient quality.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -36,7 +36,7 @@ impl Dice {
     }
 }
 
-/// What is played.
+/// The settings of a model run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Play {
     pub(crate) seed: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Play {
     pub(crate) locks: usize,
     pub(crate) calls: usize,
     pub(crate) fenced: bool,
-    /// Whether answers get lost, clients are killed, and callers walk away.
+    /// Whether answers get lost, clients are killed, and calls are cancelled.
     pub(crate) rough: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn header(play: &Play) -> Header {
     }
 }
 
-/// Plays until all calls are made and all has come to rest.
+/// Runs until all calls are made and no message is in flight.
 pub(crate) fn play(play: &Play) -> Vec<Line> {
     let mut world = World::new(play);
     for client in 0..play.clients {
@@ -102,11 +102,11 @@ pub(crate) fn play(play: &Play) -> Vec<Line> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The client does something.
+    /// The next step of a client.
     Next(usize),
     /// A request arrives at the server.
     Arrive(Request),
-    /// Its answer, of this life of the client, arrives at the client.
+    /// Its answer arrives at the client, if that still has this life.
     Answer(usize, u64, Reply),
     /// The lease of this grant may have ended.
     Lapse(usize, u64),
@@ -163,7 +163,7 @@ struct Owner {
 struct Client {
     name: String,
     lives: u64,
-    /// Counts calls, so that an answer to an earlier one is not heard.
+    /// The number of the call, so that the answer to an earlier one is ignored.
     life: u64,
     under_way: Option<Record>,
     held: Option<Held>,
@@ -263,7 +263,7 @@ impl World {
             let bound = 100 * MS + self.dice.roll(1500 * MS);
             self.later(bound, Step::GiveUp(client, life));
         } else if self.play.rough && self.dice.one_in(12) {
-            // It walks away, with the request on the wire or in line.
+            // The call is cancelled, with the request in flight or queued.
             let patience = self.dice.roll(200 * MS);
             self.later(patience, Step::GiveUp(client, life + (1 << 32)));
         }
@@ -334,7 +334,7 @@ impl World {
         }
     }
 
-    /// A bounded wait ends with contention if it stands in line; a broken off call with nothing.
+    /// Ends a bounded wait with contention if it is queued, and a cancelled call without a result.
     fn give_up(&mut self, client: usize, life: u64) {
         let (life, broken_off) = (life & 0xffff_ffff, life >> 32 > 0);
         let c = &self.clients[client];
@@ -430,11 +430,11 @@ impl World {
         self.push(Kind::Fail, record);
     }
 
-    /// Told of its loss, a little later.
+    /// Notifies the holder of its loss, a little later.
     fn deadline(&mut self, client: usize, id: u64) {
         let c = &self.clients[client];
         let Some(held) = c.held.clone().filter(|held| held.id == id && !c.dead) else { return };
-        // A release that is under way has ended the claim.
+        // A release in progress has ended the claim.
         let releasing = c.under_way.as_ref().is_some_and(|record| record.op == Op::Release);
         if releasing || held.deadline > self.now {
             return;
@@ -506,7 +506,7 @@ impl World {
                     let until = now + LEASE;
                     server.owner = Some(Owner { id, until });
                     self.at(until, Step::Lapse(lock, id));
-                    // The client counts from when it asked: at most a trip before.
+                    // The client counts from its request: at most the delay of a message before.
                     let since = now.saturating_sub(TRIP);
                     self.reply(&request, Reply::Renewed { id, since });
                 } else {
@@ -540,7 +540,7 @@ impl World {
         }
     }
 
-    /// The lock is free: for the next in line, if there is one.
+    /// Grants the free lock to the head of the queue, if there is one.
     fn pass_on(&mut self, lock: usize) {
         self.servers[lock].owner = None;
         if let Some(next) = self.servers[lock].line.pop_front() {

@@ -11,19 +11,19 @@ use lock_history::{Client, Clock, Header, Held, Line, Recorder, Renewals, Troubl
 
 use crate::model::Dice;
 
-/// How much, and how badly.
+/// The size of the load, and its faults.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) seed: u64,
     pub(crate) clients: usize,
     pub(crate) rounds: usize,
-    /// Answers get lost.
+    /// Whether answers get lost.
     pub(crate) disturbed: bool,
 }
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// Runs a load against a lock space, and returns what was recorded, at the latest after an hour.
+/// Runs a load against a lock space, and returns its records, at the latest after an hour.
 pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
     let mut lockers = Vec::new();
     for client in 0..load.clients {
@@ -35,7 +35,7 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
     header.fifo_after = header.fifo_after.map(|_| Duration::from_millis(50));
     header.renewals = Renewals::Background;
     let recorder = Recorder::in_memory(Clock::core(), header);
-    // In a lossy world every call is under a fault.
+    // With message loss every call is under a fault.
     let fault =
         load.disturbed.then(|| recorder.fault(Trouble::Other("lost replies".into())).begin());
     let store = Arc::new(FenceGate::new(0));
@@ -59,7 +59,7 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
             fault.heal();
         }
     }
-    // Before clients that hang are dropped, and say so.
+    // Before the drop of clients that hang, which is recorded as well.
     recorder.lines()
 }
 
@@ -110,7 +110,7 @@ impl User {
             0 => self.client.try_acquire(lock).await.ok().flatten(),
             1 => self.client.try_acquire_for(lock, wait).await.ok().flatten(),
             2 => {
-                // Walks away.
+                // Cancelled after a while.
                 let taken = tokio::time::timeout(wait, self.client.acquire(lock)).await;
                 taken.ok().and_then(Result::ok)
             }

@@ -1,5 +1,5 @@
-//! Holders in processes of their own, which are stopped, killed, or end in odd ways. The waiter is the
-//! test's process, and the server is a real one.
+//! Holders in processes of their own, which are stopped, killed, or end in other ways. The waiter
+//! is the test's process, and the server is real.
 
 use std::io::{self, Write};
 use std::process::{Command, ExitCode, Stdio};
@@ -12,15 +12,15 @@ use tokio::runtime::Runtime;
 
 use super::Peer;
 
-/// In this variable a holder finds its server.
+/// The environment variable with the URL of a holder's server.
 const URL: &str = "LOCK_TEST_HOLDER";
 
-/// What a loaded machine may need.
+/// The allowance for a loaded machine.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// The main function of a test with `harness = false`, for backends with leases and fencing tokens.
-/// `start` starts a server and tells its URL, `connect` makes a client of it. What is said of one backend
-/// only are `more` trials.
+/// Runs the main function of a test with `harness = false`, for backends with leases and fencing
+/// tokens. `start` starts a server and returns its URL, and `connect` makes a client for it. `more`
+/// holds the trials of one backend only.
 ///
 /// The same program is the holders as well: with a URL in its environment it is one of them.
 pub fn run<S, F>(
@@ -56,13 +56,17 @@ where
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// One more process of a program whose main function is [`run`], as a client of the server at `url`. It does
-/// as it is told:
+/// Starts another process of a program whose main function is [`run`], as a client of the server at
+/// `url`. It obeys these commands:
 ///
 /// * `acquire NAME MS`: answers `held TOKEN`; then `look`, `run` and `release`;
-/// * `queue NAME MS COUNT`: that many of its tasks acquire the lock and release it, without an answer;
-/// * `churn NAME MS`: acquires and releases it on and on;
-/// * `panic`, `task-panic`, `exit`, `abort`, `return`: so it ends.
+///
+/// * `queue NAME MS COUNT`: that many of its tasks acquire the lock and release it, without an
+///   answer;
+///
+/// * `churn NAME MS`: acquires and releases the lock repeatedly;
+///
+/// * `panic`, `task-panic`, `exit`, `abort`, `return`: ends in that way.
 ///
 /// # Panics
 ///
@@ -70,12 +74,12 @@ where
 #[must_use]
 pub fn start(url: &str) -> Peer {
     let mut command = Command::new(std::env::current_exe().expect("there is a program"));
-    // They end with panics, and are meant to.
+    // The panics are intended.
     command.env(URL, url).stderr(Stdio::null());
     Peer::start("a holder", command)
 }
 
-/// A server, and the client of it that waits.
+/// A server, and its waiting client.
 struct Scene {
     url: String,
     locks: Locker,
@@ -86,7 +90,7 @@ impl Scene {
         start(&self.url)
     }
 
-    /// By when a lock is free whose holder renews it no more.
+    /// Returns the time within which a lock is free after its last renewal.
     fn takeover_bound(&self, lease: Duration) -> Duration {
         match self.locks.capabilities().takeover {
             Takeover::AtOnce => SLACK,
@@ -119,7 +123,7 @@ async fn a_stopped_holder_finds_the_loss_at_its_first_look(scene: &Scene) -> Res
     Ok(())
 }
 
-/// Each is killed somewhere in what it does, and the next one holds within the declared bound.
+/// Kills each holder at some point of its cycle; the next one holds within the declared bound.
 async fn killed_holders_are_replaced_within_their_bound(scene: &Scene) -> Result<(), Failed> {
     const HOLDERS: u64 = 24;
     const LEASE: Duration = Duration::from_millis(900);
@@ -128,7 +132,7 @@ async fn killed_holders_are_replaced_within_their_bound(scene: &Scene) -> Result
     for number in 0..HOLDERS {
         let name = format!("n{number}");
         let mut holder = scene.holder();
-        // It acquires, renews and releases on and on, and is killed somewhere in between.
+        // It acquires, renews and releases repeatedly, and is killed at some point.
         holder.tell(&format!("churn {name} {}", LEASE.as_millis()));
         let lock = scene.locks.lock(&*name)?.ttl(LEASE);
         all.spawn(async move {
@@ -172,7 +176,7 @@ async fn holders_that_end_in_odd_ways_leave_nothing_beyond_their_lease(
     Ok(())
 }
 
-/// Has it acquire a lock, and returns the token.
+/// Makes the holder acquire a lock, and returns the token.
 async fn acquire(holder: &mut Peer, name: &str, lease: Duration) -> Result<FencingToken, Failed> {
     let answer = holder.ask(&format!("acquire {name} {}", lease.as_millis())).await;
     let token = answer.strip_prefix("held ").ok_or(format!("the holder says: {answer}"))?;
@@ -189,7 +193,7 @@ fn runtime() -> Runtime {
     builder.worker_threads(2).enable_all().build().expect("a runtime can be made")
 }
 
-/// The life of a holder. Reading blocks its only thread but for renewals, which have their own.
+/// Runs a holder. Reading blocks its only thread, except for renewals, which have their own.
 fn live(connecting: impl Future<Output = Locker>) {
     let runtime = runtime();
     let locks = runtime.block_on(connecting);
@@ -237,7 +241,7 @@ fn live(connecting: impl Future<Output = Locker>) {
     }
 }
 
-/// Acquires, has it renewed twice, releases; on and on.
+/// Acquires the lock, waits for two renewals, and releases it, repeatedly.
 async fn churn(locks: &Locker, name: &str, lease: Duration) {
     let lock = locks.lock(name).unwrap().ttl(lease);
     say("churning");

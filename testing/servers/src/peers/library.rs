@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 
 use super::Peer;
 
-/// Each script says what it can be told.
+/// The directory of the scripts, each of which documents its commands.
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/peers/");
 
-/// Debian's own first: another one in the PATH does not find Debian's packages.
+/// Debian's interpreter first: another one in the PATH does not find Debian's packages.
 const PYTHON: &[&[&str]] = &[&["/usr/bin/python3"], &["python3"]];
 
-/// Whatever its php.ini says.
+/// The settings that override any php.ini.
 const PHP: &[&[&str]] = &[&["php", "-d", "display_errors=stderr", "-d", "error_reporting=-1"]];
 
 const JAVA: &[&[&str]] = &[&[
@@ -35,7 +35,7 @@ pub enum Library {
     Laravel,
     /// PHP's `symfony/lock`, its `RedisStore`.
     Symfony,
-    /// Python's `pymemcache`, which has no lock: `add`, and what most programs do with it.
+    /// Python's `pymemcache`, which has no lock: `add`, used as most programs do.
     Pymemcache,
     /// Java's Apache Curator, its `InterProcessMutex`.
     Curator,
@@ -44,7 +44,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// Starts its script, which says what the `arguments` are.
+    /// Starts its script, which documents the `arguments`.
     ///
     /// # Panics
     ///
@@ -56,7 +56,7 @@ impl Library {
         Peer::start(format!("{self:?}"), command)
     }
 
-    /// One that has the library: told nothing, a script only loads it.
+    /// Returns an interpreter that has the library: without arguments, a script only loads it.
     fn interpreter(self) -> &'static [&'static str] {
         static FOUND: [OnceLock<Option<&[&str]>>; 6] = [const { OnceLock::new() }; 6];
         let (interpreters, _, packages) = self.needs();
@@ -79,7 +79,7 @@ impl Library {
         command
     }
 
-    /// The interpreters to try, the script, and Debian's packages.
+    /// Returns the interpreters to try, the script, and Debian's packages.
     fn needs(self) -> (&'static [&'static [&'static str]], &'static str, &'static str) {
         match self {
             Self::RedisPy => (PYTHON, "redis_py.py", "python3-redis"),

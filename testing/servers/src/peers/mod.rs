@@ -1,7 +1,8 @@
-//! Other processes that lock: programs in other languages, and [holders] of our own.
+//! Other processes that lock: programs in other languages, and [holders] of this project.
 //!
-//! A peer does what it is told line by line, and answers each line. It ends with its handle, and with its
-//! stdin: so with the test process even if that is killed, unless it is stopped itself.
+//! A peer obeys commands line by line, and answers each line. It ends with its handle, and with its
+//! stdin. So it ends with the test process even if that is killed, unless the peer itself is
+//! stopped.
 
 pub mod holders;
 mod library;
@@ -16,10 +17,10 @@ use tokio::sync::mpsc;
 
 pub use library::Library;
 
-/// How long an answer may take on a loaded machine, the start of an interpreter included.
+/// The bound on an answer on a loaded machine, including the start of an interpreter.
 const DEADLINE: Duration = Duration::from_secs(40);
 
-/// A process that locks as it is told.
+/// A process that locks on command.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -29,7 +30,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts `command`. Panics call it by `name`.
+    /// Starts `command`. Panics refer to it by `name`.
     ///
     /// # Panics
     ///
@@ -44,7 +45,7 @@ impl Peer {
         let stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
         let (told, answers) = mpsc::unbounded_channel();
         std::thread::spawn(move || {
-            // Until it has ended, or nobody listens any more.
+            // Until the process has ended, or the receiver is gone.
             for line in stdout.lines().map_while(Result::ok) {
                 if told.send(line).is_err() {
                     break;
@@ -54,7 +55,7 @@ impl Peer {
         Self { name, child, stdin, answers }
     }
 
-    /// Tells it to do something. It does one thing after the other.
+    /// Sends a command. The process executes one after the other.
     ///
     /// # Panics
     ///
@@ -64,7 +65,7 @@ impl Peer {
             .unwrap_or_else(|error| panic!("{} does not listen any more: {error}", self.name));
     }
 
-    /// The next thing that it says.
+    /// Returns its next answer.
     ///
     /// # Panics
     ///
@@ -76,7 +77,7 @@ impl Peer {
             .unwrap_or_else(|| panic!("{} has ended, its stderr says why", self.name))
     }
 
-    /// [Tells](Self::tell) it something, and returns its [answer](Self::answer).
+    /// [Sends](Self::tell) a command, and returns the [answer](Self::answer).
     ///
     /// # Panics
     ///
@@ -95,7 +96,7 @@ impl Peer {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     ///
     /// # Panics
     ///
@@ -104,15 +105,16 @@ impl Peer {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Kills the process, stopped or not, and waits for its end. No effect on one that has ended.
+    /// Kills the process, stopped or not, and waits for its end. Has no effect on a process that
+    /// has ended.
     pub fn kill(&mut self) {
-        // It fails only on a process that has been waited for.
+        // It fails only on a process that was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     fn signal(&mut self, signal: Signal) {
-        // One that was not waited for: its id cannot be another's.
+        // It was not waited for, so its id cannot belong to another process.
         assert!(matches!(self.child.try_wait(), Ok(None)), "{} has ended", self.name);
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, signal).expect("a child of ours can be signalled");

@@ -1,30 +1,40 @@
-//! The lock protocol as a model, and every state that it can get into within small bounds.
+//! The lock protocol as a model, and every state that it can reach within small bounds.
 //!
-//! The tests that run code meet some of the orders in which messages arrive, clients pause and leases
-//! end. `stateright` goes through all of them, for a few claims and a few ticks: first for the protocol
-//! as it is, which must keep every promise in `promises.rs`; then with one mistake at a time
-//! (`Sabotage`), which must be found out by the promise that it breaks. A mistake that is not found out
-//! is a hole in the model.
+//! The tests that run code meet some of the orders in which messages arrive, clients pause and
+//! leases end. `stateright` explores all of them, for a few claims and a few ticks. First it
+//! explores the correct protocol, which must keep every promise in `promises.rs`. Then it explores
+//! one mistake at a time (`Sabotage`), which must break its promise. A mistake that is not found is
+//! a hole in the model.
 //!
 //! * `server.rs`: the verbs, each one atomic, as in `memory.rs` and the scripts of `lock-redis`.
-//! * `world.rs`: the engine of each claim (`acquire.rs`, `hold.rs`, `renewer.rs` of `lock-core`), its clock,
-//!   and the network, which delays requests, answers and pushes for as long as it likes and loses them.
+//!
+//! * `world.rs`: the engine of each claim (`acquire.rs`, `hold.rs`, `renewer.rs` of `lock-core`),
+//!   its clock, and the network, which delays requests, answers and pushes for any time and loses
+//!   them.
+//!
 //! * `rules.rs`: the bounds of each run.
 //!
-//! What a pass says, and what it does not:
+//! The limits of a pass:
 //!
-//! * Nothing about bigger bounds than those in `rules.rs`. States are told apart by a hash of 64 bits.
-//! * Nothing about the code, only about the protocol: whoever changes the one has to change the other.
-//! * Liveness is bounded, and checked as a matter of single states: after the storm there is a calm of some
-//!   ticks, at whose end nobody may be waiting. `stateright`'s own `eventually` is not used: it
-//!   overlooks paths that join or go round.
+//! * It says nothing about bigger bounds than those in `rules.rs`. States are distinguished by a
+//!   hash of 64 bits.
 //!
-//! Left out: more than one lock; quorums, and floors with them; minimum holds, detached holds, the line
-//! inside a process, batches; the order in a line; that core remembers tokens (`FenceRegressed`) and tells
-//! `Gone` from `NotHeld`. A keeper does not tire: the real one stops repeating a release when the lease is
-//! over (a crash stands for that). Tombstones stay for ever: a request that is on its way for longer than a
-//! real one lasts can hold the lock for nobody, for a lease. Clocks are slow, not fast, and never stepped: a
-//! fast one gives up too early, which harms nobody. The network does not duplicate.
+//! * It says nothing about the code, only about the protocol: a change of the one requires a change
+//!   of the other.
+//!
+//! * Liveness is bounded, and checked in single states: after the fault phase there is a calm of
+//!   some ticks, at whose end no client may be waiting. `stateright`'s own `eventually` is not
+//!   used, because it overlooks paths that join or form a cycle.
+//!
+//! The model leaves out: more than one lock; quorums, and minimum tokens with them; minimum holds,
+//! detached holds, the local queue, batches; the order in a queue; that core remembers tokens
+//! (`FenceRegressed`) and distinguishes `Gone` from `NotHeld`.
+//!
+//! It also simplifies. An engine repeats a release without end: the real one stops when the lease
+//! is over (a crash stands for that). Tombstones stay for ever: a request that travels for longer
+//! than a real one lasts can hold the lock without an owner, for a lease. Clocks are slow, not
+//! fast, and never stepped: a fast one gives up too early, which is safe. The network does not
+//! duplicate.
 
 mod promises;
 mod rules;
@@ -38,7 +48,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 use promises::{
     BACKED, BREAKS_THE_EXPECTED, FENCE_HOLDS, KEEPS_ITS_GRANT, NO_GHOST, NO_OVERLAP, ONE_LEASE,
-    RELEASED_IS_TRUE, SERVED, STAYS_DEAD, STAYS_LOST, TOKENS_GROW, TOUCHES_NOBODY_ELSE,
+    RELEASED_IS_TRUE, SERVED, STAYS_DEAD, STAYS_LOST, TOKENS_GROW, TOUCHES_NO_OTHER,
 };
 use rules::{Rules, Sabotage};
 
@@ -87,15 +97,15 @@ fn a_server_with_stale_data() {
     keeps_every_promise("a server with stale data", Rules::fenced());
 }
 
-/// Which promise finds a mistake out, and where.
+/// A mistake, the promise that detects it, and the rules of its run.
 type Mistake = (Sabotage, &'static str, fn() -> Rules);
 
 const MISTAKES_OF_A_SERVER: &[Mistake] = &[
     (Sabotage::RenewRecreates, NO_GHOST, Rules::race),
-    (Sabotage::RenewAdopts, TOUCHES_NOBODY_ELSE, Rules::race),
+    (Sabotage::RenewAdopts, TOUCHES_NO_OTHER, Rules::race),
     (Sabotage::RenewShortens, NO_OVERLAP, Rules::extended),
     (Sabotage::RenewAddsUp, ONE_LEASE, Rules::race),
-    (Sabotage::ReleasesAnyone, TOUCHES_NOBODY_ELSE, Rules::race),
+    (Sabotage::ReleasesAnyone, TOUCHES_NO_OTHER, Rules::race),
     (Sabotage::AlwaysReleased, RELEASED_IS_TRUE, Rules::race),
     (Sabotage::ForgetsFormerHolders, NO_GHOST, Rules::race),
     (Sabotage::AdmitsLateAttempts, STAYS_DEAD, Rules::race),
@@ -127,7 +137,7 @@ fn mistakes_of_a_keeper_are_found_out() {
     MISTAKES_OF_A_KEEPER.iter().for_each(is_found_out);
 }
 
-/// A promise that no mistake can break says nothing.
+/// A promise that no mistake can break is vacuous.
 #[test]
 fn every_promise_can_be_broken() {
     let mistakes = || MISTAKES_OF_A_SERVER.iter().chain(MISTAKES_OF_A_KEEPER);
@@ -151,7 +161,7 @@ fn keeps_every_promise(run: &str, rules: Rules) {
 
 fn is_found_out((sabotage, promise, rules): &Mistake) {
     let found = HasDiscoveries::AnyOf(BTreeSet::from([*promise]));
-    // Breadth first, for the shortest way to it.
+    // Breadth first, for the shortest path to it.
     let checker = rules().with(*sabotage).checker().finish_when(found).spawn_bfs().join();
     let states = checker.unique_state_count();
     let path = checker.discovery(promise);

@@ -1,5 +1,5 @@
-//! What has to be true in every state, and what has to happen in some, so that the model is not right
-//! about nothing.
+//! The properties of every state, and the events that must be reachable, so that the model is not
+//! vacuous.
 
 use stateright::Property;
 
@@ -7,15 +7,15 @@ use crate::rules::Rules;
 use crate::world::{Claim, Phase, State, ids};
 
 pub(crate) const NO_OVERLAP: &str = "claims never overlap";
-pub(crate) const BACKED: &str = "whoever believes to hold the lock does";
+pub(crate) const BACKED: &str = "a client that believes to hold the lock does";
 pub(crate) const TOKENS_GROW: &str = "tokens grow in the order of the grants";
 pub(crate) const FENCE_HOLDS: &str =
     "a fenced resource accepts nothing older after something newer";
-pub(crate) const TOUCHES_NOBODY_ELSE: &str = "a renewal or release touches nobody else's hold";
+pub(crate) const TOUCHES_NO_OTHER: &str = "a renewal or release touches no other hold";
 pub(crate) const RELEASED_IS_TRUE: &str = "a call that answers Released has removed the hold";
 pub(crate) const STAYS_DEAD: &str = "an owner with a tombstone neither holds nor waits";
 pub(crate) const NO_GHOST: &str = "once everybody is gone and answered, the lock is free at once";
-pub(crate) const ONE_LEASE: &str = "nobody holds the lock for longer than a lease from now";
+pub(crate) const ONE_LEASE: &str = "no claim holds the lock for longer than a lease from now";
 pub(crate) const SERVED: &str = "in the calm every waiter is served";
 pub(crate) const STAYS_LOST: &str = "a lost lock stays lost";
 pub(crate) const BREAKS_THE_EXPECTED: &str = "a break ends the hold of the expected owner only";
@@ -27,7 +27,7 @@ pub(crate) fn of(rules: &Rules) -> Vec<Property<Rules>> {
     let verbs: [(&'static str, Condition); 6] = [
         (TOKENS_GROW, |_, state| !state.server.broke.contains(TOKENS_GROW)),
         (FENCE_HOLDS, |_, state| !state.server.broke.contains(FENCE_HOLDS)),
-        (TOUCHES_NOBODY_ELSE, |_, state| !state.server.broke.contains(TOUCHES_NOBODY_ELSE)),
+        (TOUCHES_NO_OTHER, |_, state| !state.server.broke.contains(TOUCHES_NO_OTHER)),
         (RELEASED_IS_TRUE, |_, state| !state.server.broke.contains(RELEASED_IS_TRUE)),
         (BREAKS_THE_EXPECTED, |_, state| !state.server.broke.contains(BREAKS_THE_EXPECTED)),
         (KEEPS_ITS_GRANT, |_, state| !state.server.broke.contains(KEEPS_ITS_GRANT)),
@@ -74,7 +74,7 @@ fn stays_dead(_: &Rules, state: &State) -> bool {
     !holder.iter().chain(&store.line).any(|owner| store.tombstones.contains(owner))
 }
 
-/// Whatever is still on its way, and whether it lands or not.
+/// Checks that no residue is left, whether the messages in flight arrive or not.
 fn no_ghost(_: &Rules, state: &State) -> bool {
     let over = |claim: &Claim| matches!(claim.phase, Phase::Unborn | Phase::Gone);
     !state.claims.iter().all(over)
@@ -86,8 +86,8 @@ fn one_lease(rules: &Rules, state: &State) -> bool {
     state.server.store.held.is_none_or(|held| held.until <= longest)
 }
 
-/// Liveness with a bound, and so a matter of single states: nobody gives up waiting in the calm, so
-/// who is gone at its end was served.
+/// Checks bounded liveness in single states. No client gives up waiting in the calm, so a client
+/// that is gone at its end was served.
 fn served(rules: &Rules, state: &State) -> bool {
     let done = |claim: &Claim| matches!(claim.phase, Phase::Unborn | Phase::Gone | Phase::Crashed);
     state.server.now < rules.end() || state.claims.iter().all(done)

@@ -1,42 +1,43 @@
-//! What is checked in one run: how much may happen, and what is done wrong on purpose.
+//! The bounds of one run, and its deliberate mistake.
 
 use crate::server::Time;
 
-/// The bounds of a run. What may happen at all, may happen in any order and at any time.
+/// The bounds of a run. Possible events may happen in any order and at any time.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) clients: u8,
-    /// Of each client, one after the other.
+    /// The number of consecutive claims of each client.
     pub(crate) claims: u8,
     pub(crate) lease: Time,
-    /// Of a lock that was handed to a waiter.
+    /// The lease of a lock that was handed to a waiter.
     pub(crate) claim_lease: Time,
     pub(crate) margin: Time,
-    /// By how much a client's clock may fall behind the server's from one reading to a later one. At
-    /// worst it always does, so it does.
+    /// The time by which a client's clock may fall behind the server's between two readings. The
+    /// worst case is that it always does, so it does.
     pub(crate) lag: Time,
-    /// Whether the server keeps a line and hands the lock over.
+    /// Whether the server keeps a queue and hands the lock off.
     pub(crate) line: bool,
-    /// How much longer than `lease` a renewal may ask for (`LockGuard::extend`).
+    /// The time by which a renewal may exceed `lease` (`LockGuard::extend`).
     pub(crate) extension: Time,
     pub(crate) numbers_a_tick: u8,
-    /// Until then everything may be delayed for as long as it likes.
+    /// The length of the fault phase, in which everything may be delayed for any time.
     pub(crate) storm: Time,
-    /// And after that for so long nothing is, but for what the network kept: see `World::actions`.
+    /// The length of the calm after it, in which nothing is delayed except by the network: see
+    /// `World::actions`.
     pub(crate) calm: Time,
     pub(crate) budget: Budget,
     pub(crate) sabotage: Option<Sabotage>,
 }
 
-/// What may happen that often, and is used up by it.
+/// The number of faults of each kind that are left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
-    /// Calls given up without an answer.
+    /// Calls that time out without an answer.
     pub(crate) unanswered: u8,
     pub(crate) renewals: u8,
-    /// Clients that vanish.
+    /// Crashes of clients.
     pub(crate) crashes: u8,
-    /// Locks broken by hand: against assumption A3.
+    /// Locks broken by an operator: against assumption A3.
     pub(crate) breaks: u8,
     /// Restarts of the server from an older snapshot: against assumption A2.
     pub(crate) restarts: u8,
@@ -44,10 +45,10 @@ pub(crate) struct Budget {
     pub(crate) writes: u8,
 }
 
-/// One mistake. Each has to be found out by the promise that it breaks.
+/// A deliberate mistake, which has to violate its promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
-    // Of a server.
+    // Mistakes of a server.
     RenewRecreates,
     RenewAdopts,
     RenewShortens,
@@ -59,7 +60,7 @@ pub(crate) enum Sabotage {
     LeavesStaleQueueEntries,
     BreaksAnyone,
     CountsOnly,
-    // Of a keeper.
+    // Mistakes of an engine.
     CountsFromTheReply,
     CountsFromThePush,
     RevivedByALateAnswer,
@@ -72,7 +73,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Rules {
-    /// Two clients, one claim each, on a server without a line.
+    /// Returns two clients with one claim each, on a server without a queue.
     pub(crate) fn race() -> Self {
         Self {
             clients: 2,
@@ -95,13 +96,13 @@ impl Rules {
         }
     }
 
-    /// Two claims each. The leases are shorter, and the time with them.
+    /// Returns two claims for each client, with shorter leases and a shorter run.
     pub(crate) fn two_rounds() -> Self {
         let budget = Budget { unanswered: 1, renewals: deep().into(), ..Budget::default() };
         Self { claims: 2, lease: 2, storm: 3, budget, ..Self::race() }
     }
 
-    /// A server that hands the lock over.
+    /// Returns a server that hands the lock off.
     pub(crate) fn line() -> Self {
         Self { line: true, ..Self::race() }
     }
@@ -117,27 +118,27 @@ impl Rules {
         Self { clients: 3, storm, budget, ..Self::line() }
     }
 
-    /// Renewals that ask for more than the lease, and others that do not.
+    /// Returns renewals that ask for more than the lease, and others that do not.
     pub(crate) fn extended() -> Self {
         let budget = Budget { unanswered: deep().into(), renewals: 2, ..Budget::default() };
         Self { extension: 2, budget, ..Self::race() }
     }
 
-    /// Clients vanish, then the network calms down. Two leases and the lag are enough for everybody, and
-    /// one tick less is not.
+    /// Returns crashes of clients, followed by a calm. Two leases and the lag are enough to serve
+    /// all clients, and one tick less is not.
     pub(crate) fn calming() -> Self {
         let budget = Budget { unanswered: 1, crashes: 1, ..Budget::default() };
         let storm = if deep() { 4 } else { 3 };
         Self { storm, calm: 7, budget, ..Self::line() }
     }
 
-    /// An operator breaks a lock.
+    /// Returns an operator that breaks a lock.
     pub(crate) fn meddled() -> Self {
         let budget = Budget { unanswered: 1, renewals: 1, breaks: 1, ..Budget::default() };
         Self { storm: if deep() { 5 } else { 3 }, budget, ..Self::race() }
     }
 
-    /// The server restarts from a snapshot, and a resource checks tokens.
+    /// Returns a server that restarts from a snapshot, and a resource that checks tokens.
     pub(crate) fn fenced() -> Self {
         let budget = Budget { restarts: 1, writes: 2, ..Budget::default() };
         let claims = if deep() { 2 } else { 1 };
@@ -152,13 +153,13 @@ impl Rules {
         self.sabotage == Some(sabotage)
     }
 
-    /// Assumptions A2 and A3 hold, so the claims exclude each other.
+    /// Returns true if assumptions A2 and A3 hold, so that the claims exclude each other.
     pub(crate) fn excludes(&self) -> bool {
         self.budget.breaks == 0 && self.budget.restarts == 0
     }
 }
 
-/// More of everything, for minutes: `MODEL_DEPTH=deep`.
+/// Returns true for larger bounds, which take minutes: `MODEL_DEPTH=deep`.
 fn deep() -> bool {
     std::env::var("MODEL_DEPTH").is_ok_and(|depth| depth == "deep")
 }

@@ -1,5 +1,5 @@
-//! The server: what `memory.rs` does and what the scripts of `lock-redis` do, verb by verb. Each verb
-//! is one atomic step.
+//! The server: the verbs of `memory.rs` and of the scripts of `lock-redis`. Each verb is one atomic
+//! step.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ pub(crate) type Time = u8;
 /// An owner id: the number of the claim that it was minted for.
 pub(crate) type Owner = u8;
 
-/// What a server that restarts from a snapshot has lost or got back.
+/// The state that a restart from a snapshot loses or restores.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
     pub(crate) held: Option<Held>,
-    /// The last number that was stored.
+    /// The last stored token.
     fence: u8,
     pub(crate) line: Vec<Owner>,
     pub(crate) tombstones: BTreeSet<Owner>,
@@ -27,7 +27,7 @@ pub(crate) struct Held {
     pub(crate) owner: Owner,
     pub(crate) until: Time,
     pub(crate) number: u8,
-    /// How many grants there were before. Nobody in the protocol knows it; the promises do.
+    /// The number of earlier grants. It is unknown to the protocol, and known to the promises.
     pub(crate) nth: u8,
 }
 
@@ -56,18 +56,18 @@ pub(crate) enum Answer {
         grant: Number,
     },
     NotHeld,
-    /// `Released` or `NotHeld`: the keeper takes leave on either.
+    /// `Released` or `NotHeld`: the engine ends the claim on either.
     ReleaseMode,
 }
 
-/// The number of a grant, which is its token, and which grant it was.
+/// A token, and the index of its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
     pub(crate) token: u8,
     pub(crate) nth: u8,
 }
 
-/// "The lock was handed to you": sent from inside the verb that freed it.
+/// The notification of a hand-off, sent from inside the verb that freed the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Push {
     pub(crate) owner: Owner,
@@ -81,11 +81,11 @@ pub(crate) struct Push {
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) now: Time,
-    /// Sorted. Not received yet, in any order; one that never is stays here.
+    /// Sorted. Not received yet, in any order; a lost one stays here.
     pub(crate) pushed: Vec<Push>,
     grants: u8,
     highest: u8,
-    /// The promises that were seen to be broken.
+    /// The promises that were violated.
     pub(crate) broke: BTreeSet<&'static str>,
 }
 
@@ -126,7 +126,7 @@ impl Server {
         self.settle(rules);
         let adopts = rules.has(Sabotage::RenewAdopts);
         if adopts && self.store.held.is_some_and(|held| held.owner != owner) {
-            self.breaks(broken::TOUCHES_NOBODY_ELSE);
+            self.breaks(broken::TOUCHES_NO_OTHER);
         }
         match &mut self.store.held {
             Some(held) if held.owner == owner || adopts => {
@@ -157,14 +157,14 @@ impl Server {
         if !rules.has(Sabotage::LeavesStaleQueueEntries) {
             self.store.line.retain(|waiter| *waiter != owner);
         }
-        // What the answer says, and what the call did.
+        // The answer, and the effect of the call.
         let says_released = match before {
             Some(held) => held.owner == owner || rules.has(Sabotage::AlwaysReleased),
             None => rules.has(Sabotage::AlwaysReleased),
         };
         let removed = self.store.held.is_none().then_some(before).flatten();
         if removed.is_some_and(|held| held.owner != owner) {
-            self.breaks(broken::TOUCHES_NOBODY_ELSE);
+            self.breaks(broken::TOUCHES_NO_OTHER);
         }
         if says_released && removed.is_none_or(|held| held.owner != owner) {
             self.breaks(broken::RELEASED_IS_TRUE);
@@ -173,7 +173,7 @@ impl Server {
         Answer::ReleaseMode
     }
 
-    /// `break_lock`: ends the hold of the owner who was inspected.
+    /// Breaks the hold of the inspected owner, as `break_lock` does.
     pub(crate) fn break_lock(&mut self, rules: &Rules, expected: Owner) {
         self.settle(rules);
         let anyone = rules.has(Sabotage::BreaksAnyone);
@@ -184,7 +184,7 @@ impl Server {
         self.settle(rules);
     }
 
-    /// Ends a lease that is over, and hands a free lock to the first in line.
+    /// Ends an expired lease, and hands a free lock to the head of the queue.
     fn settle(&mut self, rules: &Rules) {
         self.store.held.take_if(|held| held.until <= self.now);
         if self.store.held.is_none() && !self.store.line.is_empty() {
@@ -197,7 +197,7 @@ impl Server {
     }
 
     fn grant(&mut self, rules: &Rules, owner: Owner, lease: Time) -> Number {
-        // `Fencing::Seeded`: some numbers fit into each tick of the clock.
+        // `Fencing::Seeded`: some tokens fit into each tick of the clock.
         let clock =
             if rules.has(Sabotage::CountsOnly) { 0 } else { self.now * rules.numbers_a_tick };
         let token = (self.store.fence + 1).max(clock);
@@ -212,7 +212,7 @@ impl Server {
         held.number()
     }
 
-    /// The holder, unless its lease is over.
+    /// Returns the holder, unless its lease is over.
     pub(crate) fn holder(&self) -> Option<Held> {
         self.store.held.filter(|held| held.until > self.now)
     }

@@ -1,4 +1,4 @@
-//! The clients and the network around the server: what may happen next, and what comes of it.
+//! The clients and the network around the server: the possible actions and their effects.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::promises;
 use crate::rules::{Budget, Rules, Sabotage};
 use crate::server::{Answer, Number, Owner, Push, Request, Server, Store, Time};
 
-/// As many claims as fit into a state.
+/// The number of claims in a state.
 const CLAIMS: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,13 +16,13 @@ pub(crate) struct State {
     pub(crate) server: Server,
     /// Those of the first client, then those of the second, and so on.
     pub(crate) claims: [Claim; CLAIMS],
-    /// Requests whose callers have given up. Each may land at any time, or never. Sorted.
+    /// Requests whose callers have timed out. Each may arrive at any time, or never. Sorted.
     late: Vec<Request>,
     left: Budget,
-    /// Whom the operator has seen holding the lock and is about to break.
+    /// The holder that the operator has inspected and is about to break.
     inspected: Option<Owner>,
     snapshot: Option<Store>,
-    /// What a fenced resource has accepted last.
+    /// The last token that a fenced resource has accepted.
     gate: Number,
 }
 
@@ -30,13 +30,13 @@ pub(crate) struct State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     pub(crate) phase: Phase,
-    /// The verb under way: one at most, see `Hold::claim_state`.
+    /// The verb in progress: one at most, see `Hold::claim_state`.
     call: Option<Call>,
     /// An attempt went unanswered: `Residue::late_attempt`.
     uncertain: bool,
-    /// The application has been told, if it has looked: for the promises.
+    /// The application was notified, if it has checked: for the promises.
     pub(crate) lost: bool,
-    /// For writes that are late.
+    /// For late writes.
     grant: Option<Number>,
 }
 
@@ -44,9 +44,10 @@ pub(crate) struct Claim {
 pub(crate) enum Phase {
     #[default]
     Unborn,
-    /// `Acquisition::acquire_from_backend`: asking, or about to ask again.
+    /// `Acquisition::acquire_from_backend`: an attempt in progress, or about to be repeated.
     Seeking,
-    /// `Acquisition::wait`, until `look_at` or a signal. The server's clock plus `zero` is what the client's clock showed then, or earlier.
+    /// `Acquisition::wait`, until `look_at` or a signal. The server's clock plus `zero` is the
+    /// reading of the client's clock then, or earlier.
     Waiting { look_at: Time, zero: i8 },
     /// `Hold`.
     Holding { deadline: Time, grant: Number },
@@ -71,39 +72,39 @@ enum Way {
     Back(Answer),
 }
 
-/// A claim, by its place in `State::claims`.
+/// A claim, by its index in `State::claims`.
 type Id = u8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Time passes.
     Tick,
-    /// `Seeker::attempt`, the first or another one.
+    /// An attempt of an acquisition, the first or another one.
     Attempt(Id),
-    /// The request reaches the server, which does it; the answer sets out.
+    /// The request reaches the server, which executes it and sends the answer.
     Land(Id),
     /// The answer is received.
     Hear(Id),
-    /// `Engine::call` at its bound, or a connection that was cut: from now on the outcome is unknown.
+    /// `Engine::call` at its bound, or a lost connection: from now on the outcome is unknown.
     GiveUp(Id),
-    /// A request that was given up reaches the server after all.
+    /// A request that timed out reaches the server after all.
     LandLate(Request),
     /// `Wake::Granted`.
     HearPush(Push),
-    /// `wheel::renew`, and `LockGuard::extend` with more than the lease.
+    /// A renewal, and `LockGuard::extend` with more than the lease.
     Renew(Id, Time),
-    /// `LockGuard::release` or its drop, a future that is dropped, a loss that is noticed.
+    /// `LockGuard::release` or its drop, a dropped future, or a loss that was noticed.
     ReleaseMode(Id),
     Crash(Id),
     /// `inspect`, by an operator.
     Inspect,
-    /// `break_lock`, by the same one, later.
+    /// `break_lock`, by the same operator, later.
     Break,
     /// A snapshot of the server's data.
     Save,
     /// The server is back with the snapshot. It takes a tick.
     Restart,
-    /// A write of whoever held the lock once, however late.
+    /// A write of a present or former holder, however late.
     Write(Id),
 }
 
@@ -124,10 +125,10 @@ impl Model for Rules {
         }]
     }
 
-    /// In the storm everything that can happen may happen, or not yet: so everybody may be paused, and
-    /// every message delayed. In the calm nobody begins and nothing goes wrong any more, holders let go,
-    /// and time passes only when everybody has done what they can do; but late requests and pushes
-    /// still come or do not come.
+    /// Returns the possible actions. In the fault phase all possible events may happen, or not yet:
+    /// every client may be paused, and every message delayed. In the calm no client begins and no
+    /// fault happens. Holders release, and time passes only when all clients have done their
+    /// possible steps. Late requests and pushes still may arrive or not.
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let calm = state.server.now >= self.storm && self.calm > 0;
         for id in ids(self) {
@@ -170,14 +171,14 @@ impl Rules {
         id / self.claims
     }
 
-    /// A claim has an owner id of its own.
+    /// Returns the owner id of a claim, which is unique.
     pub(crate) fn owner(&self, id: Id) -> Owner {
         if self.has(Sabotage::ReusesItsOwner) { self.client(id) * self.claims } else { id }
     }
 }
 
 impl State {
-    /// What the keeper of one claim and its network may do next.
+    /// Adds the possible actions of the engine of one claim and of its network.
     fn keeper_may(&self, rules: &Rules, id: Id, calm: bool, actions: &mut Vec<Action>) {
         let claim = self.claim(id);
         match claim.call {
@@ -201,7 +202,7 @@ impl State {
             }
             Phase::Waiting { look_at, .. } => {
                 let due = look_at <= self.later(rules) && !rules.has(Sabotage::NeverLooks);
-                // Before it is due, by a signal: `Wake::Retry`. None comes for sure.
+                // Before it is due, by a signal: `Wake::Retry`. It is not guaranteed.
                 if due || !calm {
                     actions.push(Action::Attempt(id));
                 }
@@ -226,7 +227,7 @@ impl State {
         }
     }
 
-    /// What happens to everybody.
+    /// Adds the possible actions of the environment.
     fn fate_may(&self, rules: &Rules, actions: &mut Vec<Action>) {
         if self.left.breaks > 0 {
             actions.push(if self.inspected.is_some() { Action::Break } else { Action::Inspect });
@@ -289,8 +290,8 @@ impl State {
         let Way::There(request) = call.way else { unreachable!("it has landed") };
         let answer = self.server.handle(rules, request);
         self.claim_mut(id).call = Some(Call { way: Way::Back(answer), ..call });
-        // That these are late makes no difference: what the keeper does next, it may do later anyway. An
-        // answer that is lost is the same as a request that was given up and landed late.
+        // A late answer makes no difference: the engine may take its next step later anyway. A lost
+        // answer is the same as a request that timed out and arrived late.
         if matches!(answer, Answer::Contended { .. } | Answer::Refused | Answer::ReleaseMode) {
             self.hear(rules, id);
         }
@@ -316,7 +317,7 @@ impl State {
                 if clock >= deadline && !rules.has(Sabotage::RevivedByALateAnswer) {
                     phase
                 } else if renewed != grant && !rules.has(Sabotage::KeepsAnotherGrant) {
-                    // Taken from us, and taken anew by an attempt of ours that was late.
+                    // Taken away, and acquired again by a late attempt of the same claim.
                     Phase::Leaving
                 } else {
                     if renewed != grant {
@@ -327,13 +328,14 @@ impl State {
                 }
             }
             (Phase::Leaving, Answer::ReleaseMode) => Phase::Gone,
-            // Lost, or refused; and while it leaves, the answer to a renewal that was still under way.
+            // Lost, or refused; during a release, the answer to a renewal that was still in
+            // progress.
             _ => Phase::Leaving,
         };
     }
 
-    /// `Wake::Granted`: the age of the grant is taken from the server's time in it, and from what the
-    /// client's clock showed before it asked when the server's clock showed `at`.
+    /// Receives a push, `Wake::Granted`. The age of the grant comes from the server's time `at` in
+    /// it, and from the reading of the client's clock before its request at that server time.
     fn hear_push(&mut self, rules: &Rules, push: Push) {
         self.server.pushed.retain(|other| *other != push);
         for id in ids(rules).filter(|id| rules.owner(*id) == push.owner) {
@@ -349,7 +351,7 @@ impl State {
         }
     }
 
-    /// `Seeker::arrives_in_time`: a grant that was too slow is let go, by `Seeker::start_afresh`.
+    /// Accepts a grant in time. A late grant is released, and the acquisition starts afresh.
     fn won(&mut self, rules: &Rules, id: Id, deadline: Time, grant: Number) -> Phase {
         if rules.budget.writes > 0 {
             self.claim_mut(id).grant = Some(grant);
@@ -379,7 +381,7 @@ impl State {
         }
     }
 
-    /// `Leaving::once`, after the verb that was under way; and again if it was not answered.
+    /// Releases after the verb in progress, and again if it was not answered.
     fn take_leave(&mut self, rules: &Rules) {
         for id in ids(rules) {
             let claim = self.claim_mut(id);
@@ -390,7 +392,7 @@ impl State {
         }
     }
 
-    /// Nobody waits for the answer any more; the request may still be on its way.
+    /// Stops waiting for the answer; the request may still be in flight.
     fn abandon(&mut self, id: Id) {
         if let Some(Call { way: Way::There(request), .. }) = self.claim_mut(id).call.take() {
             self.late.push(request);
@@ -398,7 +400,7 @@ impl State {
         }
     }
 
-    /// `FenceGate`: accepts what is not lower than what it has seen.
+    /// Writes with `FenceGate`, which accepts a token that is not lower than the last one.
     fn write(&mut self, id: Id) {
         self.left.writes -= 1;
         let grant = self.claim(id).grant.expect("it was granted once");
@@ -410,13 +412,13 @@ impl State {
         }
     }
 
-    /// Fewer states that differ in nothing that matters: what has passed has passed, whenever it was.
+    /// Merges states that differ only in the time of past events.
     fn forget_what_cannot_matter(&mut self, rules: &Rules) {
         let later = self.later(rules);
         for claim in &mut self.claims {
             claim.forget_what_cannot_matter(rules, later);
         }
-        // With a line, the next verb ends the lease, and hands the lock over.
+        // With a queue, the next verb ends the lease, and hands the lock off.
         if self.server.store.line.is_empty() {
             self.server.store.held = self.server.holder();
         }
@@ -428,8 +430,8 @@ impl State {
         self.server.pushed = pushed;
     }
 
-    /// A client makes its claims one after the other, and leaves the old one in the background. It does
-    /// not matter which client is the first to begin.
+    /// Returns whether a claim may begin. A client makes its claims one after the other, and
+    /// releases the old one in the background. By symmetry, the first client begins.
     fn is_next(&self, rules: &Rules, id: Id) -> bool {
         let over = |id: Id| matches!(self.claim(id).phase, Phase::Leaving | Phase::Gone);
         if id.is_multiple_of(rules.claims) {
@@ -439,8 +441,8 @@ impl State {
         }
     }
 
-    /// What the application is told: computed from the client's clock, whatever has not been heard, and
-    /// however long the client was stopped. See `Hold::loss`.
+    /// Returns the application's view. It is computed from the client's clock, without any message,
+    /// and however long the client was stopped. See `Hold::loss`.
     pub(crate) fn is_held(&self, rules: &Rules, id: Id) -> Option<Number> {
         match self.claim(id).phase {
             Phase::Holding { deadline, grant } => (self.later(rules) < deadline).then_some(grant),
@@ -448,8 +450,8 @@ impl State {
         }
     }
 
-    /// What a client's clock shows at worst: the server's time when it is read first, and less
-    /// by `Rules::lag` whenever it is read again.
+    /// Returns the worst reading of a client's clock: the server's time at the first reading, and
+    /// less by `Rules::lag` at each later one.
     fn later(&self, rules: &Rules) -> Time {
         let too_much = Time::from(rules.has(Sabotage::ClockTooSlow));
         self.server.now.saturating_sub(rules.lag + too_much)

@@ -1,4 +1,4 @@
-//! The tasks of a process: each acquires locks, works under them, and gives them back.
+//! The tasks of a process: each acquires locks, works under them, and releases them.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -11,47 +11,48 @@ use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::{Detached, Lock, Locker, Loss, RenewalPolicy};
 use tokio::time::timeout;
 
-use super::stop::Stopped;
-use super::{World, name};
+use super::stop::ProcessState;
+use super::world::{World, name};
 use lock_history::{Client, GrantId, Held, Op, Why};
 
 /// A task of a process, which makes one call at a time.
-pub(super) struct Player {
+pub(super) struct ClientTask {
     pub(super) world: Arc<World>,
     pub(super) client: Client,
     pub(super) rng: Rng,
-    pub(super) stopped: Stopped,
-    /// When the runtimes of its process end, one after the other. The task goes on in the next one.
+    pub(super) stopped: ProcessState,
+    /// The times at which the runtimes of its process end, one after the other. The task continues
+    /// in the next one.
     pub(super) ends: Arc<[Moment]>,
-    /// The lock that it has, and how.
-    pub(super) kept: Kept,
+    /// The lock that it holds, and how.
+    pub(super) kept: Holding,
 }
 
 #[derive(Default)]
-pub(super) enum Kept {
+pub(super) enum Holding {
     #[default]
     Nothing,
     Guarded(Held),
-    /// Without a guard, or soon.
+    /// Detached, or about to be.
     Detached(GrantId),
 }
 
-/// How a lock is asked for.
+/// The settings of an acquisition.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum AcquireMode {
     Plain,
     Unrenewed,
-    /// Not for longer than this.
+    /// With a maximum hold.
     LongestHold(Duration),
-    /// Renewed while a probe says so, which it does for this long.
+    /// Renewed while a callback returns true, which it does for this long.
     Probed(Duration),
-    /// For this long at least.
+    /// With a minimum hold.
     MinimumHold(Duration),
     Detachable,
 }
 
-impl Player {
-    pub(super) async fn play(mut self, locks: Locker) {
+impl ClientTask {
+    pub(super) async fn run(mut self, locks: Locker) {
         let mut rounds = self.world.plan.rounds;
         for end in Arc::clone(&self.ends).iter() {
             tokio::select! {
@@ -59,7 +60,7 @@ impl Player {
                 () = sleep_until(*end) => {}
                 () = self.rounds(&locks, &mut rounds) => return,
             }
-            // All that a runtime runs is dropped when it ends.
+            // The end of a runtime drops all of its tasks.
             self.world.count("runtime ended");
             self.drop_all();
         }
@@ -68,103 +69,106 @@ impl Player {
 
     fn drop_all(&mut self) {
         match std::mem::take(&mut self.kept) {
-            Kept::Nothing => {}
-            Kept::Guarded(held) => self.client.drop(held),
-            Kept::Detached(id) => self.client.invoke_on(Op::Release, &id).info(Why::Dropped),
+            Holding::Nothing => {}
+            Holding::Guarded(held) => self.client.drop(held),
+            Holding::Detached(id) => self.client.invoke_on(Op::Release, &id).info(Why::Dropped),
         }
     }
 
     async fn rounds(&mut self, locks: &Locker, rounds: &mut usize) {
         while *rounds > 0 {
             *rounds -= 1;
-            self.rest(1).await;
+            self.pause(1).await;
             let number = self.rng.usize(..self.world.plan.locks);
-            let wish = self.wish();
-            if let Some(held) = self.win(locks, number, wish).await {
-                self.kept = Kept::Guarded(held);
-                if wish == Wish::Detachable {
-                    self.pass_on(locks).await;
+            let mode = self.mode();
+            if let Some(held) = self.acquire(locks, number, mode).await {
+                self.kept = Holding::Guarded(held);
+                if mode == AcquireMode::Detachable {
+                    self.detach(locks).await;
                 }
                 self.work(number).await;
-                self.give_back().await;
+                self.release().await;
             }
         }
     }
 
-    /// For up to so many leases.
-    async fn rest(&mut self, leases: u32) {
+    /// Sleeps for up to this many leases.
+    async fn pause(&mut self, leases: u32) {
         sleep(self.up_to(self.world.plan.ttl * leases)).await;
     }
 
     fn up_to(&mut self, longest: Duration) -> Duration {
-        // Short ones and long ones, not only those in the middle.
+        // Short and long durations, not only those in the middle.
         let scale = [1000, 30, 3, 1][self.rng.usize(..4)];
         Duration::from_nanos(self.rng.u64(..=longest.as_nanos() as u64 / scale))
     }
 
-    fn wish(&mut self) -> Wish {
+    fn mode(&mut self) -> AcquireMode {
         let ttl = self.world.plan.ttl;
         match self.rng.u8(..20) {
-            0..=2 => Wish::Unrenewed,
-            // Zero is no hold at all.
-            3 | 4 => Wish::LongestHold(self.up_to(ttl * 3) + ttl / 100),
-            5 | 6 => Wish::Probed(self.up_to(ttl * 3)),
-            7 | 8 => Wish::MinimumHold(self.up_to(ttl)),
-            9 | 10 => Wish::Detachable,
-            _ => Wish::Plain,
+            0..=2 => AcquireMode::Unrenewed,
+            // A maximum hold of zero is not allowed.
+            3 | 4 => AcquireMode::LongestHold(self.up_to(ttl * 3) + ttl / 100),
+            5 | 6 => AcquireMode::Probed(self.up_to(ttl * 3)),
+            7 | 8 => AcquireMode::MinimumHold(self.up_to(ttl)),
+            9 | 10 => AcquireMode::Detachable,
+            _ => AcquireMode::Plain,
         }
     }
 
-    fn ask(lock: Lock, wish: Wish) -> Lock {
+    fn ask(lock: Lock, mode: AcquireMode) -> Lock {
         let policy = RenewalPolicy::default();
-        match wish {
-            Wish::Plain => lock,
-            Wish::Unrenewed => lock.renewal(RenewalPolicy::off()),
-            Wish::LongestHold(limit) => lock.renewal(policy.max_hold(limit)),
-            Wish::Probed(lasts) => {
+        match mode {
+            AcquireMode::Plain => lock,
+            AcquireMode::Unrenewed => lock.renewal(RenewalPolicy::off()),
+            AcquireMode::LongestHold(limit) => lock.renewal(policy.max_hold(limit)),
+            AcquireMode::Probed(lasts) => {
                 let until = Moment::now() + lasts;
                 lock.renewal(policy.only_while(move || !until.has_passed()))
             }
-            Wish::MinimumHold(minimum) => lock.min_hold(minimum),
-            Wish::Detachable => lock.detachable(),
+            AcquireMode::MinimumHold(minimum) => lock.min_hold(minimum),
+            AcquireMode::Detachable => lock.detachable(),
         }
     }
 
-    async fn win(&mut self, locks: &Locker, number: usize, wish: Wish) -> Option<Held> {
+    async fn acquire(&mut self, locks: &Locker, number: usize, mode: AcquireMode) -> Option<Held> {
         let ttl = self.world.plan.ttl;
         let lock = locks.lock(name(number)).expect("a good name").ttl(ttl);
-        let lock = Self::ask(lock, wish);
-        let may_end = matches!(wish, Wish::Unrenewed | Wish::LongestHold(_) | Wish::Probed(_));
+        let lock = Self::ask(lock, mode);
+        let may_end = matches!(
+            mode,
+            AcquireMode::Unrenewed | AcquireMode::LongestHold(_) | AcquireMode::Probed(_)
+        );
         self.client.leaves_unrenewed(may_end);
-        self.client.keeps_for(match wish {
-            Wish::MinimumHold(minimum) => Some(minimum),
+        self.client.keeps_for(match mode {
+            AcquireMode::MinimumHold(minimum) => Some(minimum),
             _ => None,
         });
         let (way, wait) = (self.rng.u8(..4), self.up_to(ttl * 3));
-        let given_up = self.given_up();
+        let cancellation = self.cancellation();
         let client = &mut self.client;
-        let winning = async {
+        let acquiring = async {
             match way {
                 0 => client.try_acquire(&lock).await,
                 1 => client.try_acquire_for(&lock, wait).await,
                 _ => client.acquire(&lock).await.map(Some),
             }
         };
-        let held = given_up.during(winning).await?.ok().flatten()?;
-        self.world.count(match wish {
-            Wish::Plain => "held",
-            Wish::Unrenewed => "held, not renewed",
-            Wish::LongestHold(_) => "held, with a longest hold",
-            Wish::Probed(_) => "held, with a probe",
-            Wish::MinimumHold(_) => "held, with a minimum hold",
-            Wish::Detachable => "held, detachable",
+        let held = cancellation.during(acquiring).await?.ok().flatten()?;
+        self.world.count(match mode {
+            AcquireMode::Plain => "held",
+            AcquireMode::Unrenewed => "held, not renewed",
+            AcquireMode::LongestHold(_) => "held, with a longest hold",
+            AcquireMode::Probed(_) => "held, with a probe",
+            AcquireMode::MinimumHold(_) => "held, with a minimum hold",
+            AcquireMode::Detachable => "held, detachable",
         });
-        self.listen(&held);
+        self.watch_loss(&held);
         Some(held)
     }
 
-    /// Notes the loss also while the holder looks elsewhere.
-    fn listen(&self, held: &Held) {
+    /// Records the loss also while the holder does something else.
+    fn watch_loss(&self, held: &Held) {
         let (signal, id) = (held.guard.loss_signal(), held.id.clone());
         tokio::spawn(self.stopped.task(async move {
             let loss = signal.lost().await;
@@ -175,21 +179,21 @@ impl Player {
     }
 
     /// Detaches the lock, and adopts it or releases it as it is.
-    async fn pass_on(&mut self, locks: &Locker) {
-        let Kept::Guarded(held) = std::mem::take(&mut self.kept) else { return };
-        self.kept = Kept::Detached(held.id.clone());
+    async fn detach(&mut self, locks: &Locker) {
+        let Holding::Guarded(held) = std::mem::take(&mut self.kept) else { return };
+        self.kept = Holding::Detached(held.id.clone());
         let left = held.guard.valid_for().unwrap_or_default();
         match self.client.detach(held).await {
-            Ok((detached, _)) => self.keep_detached(locks, &detached, left).await,
-            Err(_) => self.kept = Kept::Nothing,
+            Ok((detached, _)) => self.use_detached(locks, &detached, left).await,
+            Err(_) => self.kept = Holding::Nothing,
         }
     }
 
-    async fn keep_detached(&mut self, locks: &Locker, detached: &Detached, left: Duration) {
-        let Kept::Detached(id) = &self.kept else { return };
+    async fn use_detached(&mut self, locks: &Locker, detached: &Detached, left: Duration) {
+        let Holding::Detached(id) = &self.kept else { return };
         let (id, mut ends) = (id.clone(), Moment::now() + left);
         sleep(self.up_to(left / 3)).await;
-        // No guard tells of the deadline: no call waits for longer.
+        // Without a guard the deadline is unknown, so no call waits for longer.
         if self.rng.bool() {
             let renewing = self.client.renew_detached(locks, (detached, &id));
             if let Ok(Ok(left)) = timeout(ends.remaining(), renewing).await {
@@ -201,13 +205,13 @@ impl Player {
             let adopting = self.client.adopt(locks, (detached.clone(), id.clone()));
             if let Ok(Ok(held)) = timeout(ends.remaining(), adopting).await {
                 self.world.count("adopted");
-                self.listen(&held);
-                self.kept = Kept::Guarded(held);
+                self.watch_loss(&held);
+                self.kept = Holding::Guarded(held);
                 return;
             }
         }
         let _ = self.client.release_detached(locks, (detached, &id)).await;
-        self.kept = Kept::Nothing;
+        self.kept = Holding::Nothing;
     }
 
     async fn work(&mut self, number: usize) {
@@ -216,7 +220,7 @@ impl Player {
             let (nap, what) = (self.up_to(ttl * 2), self.rng.u8(..6));
             let more = ttl / 2 + self.up_to(longest.saturating_sub(ttl / 2));
             let delay = self.up_to(ttl);
-            let Kept::Guarded(held) = &self.kept else { return };
+            let Holding::Guarded(held) = &self.kept else { return };
             held.sleep(nap).await;
             match what {
                 0 => self.world.count_ok("verified", &self.client.verify(held).await),
@@ -227,28 +231,28 @@ impl Player {
         }
     }
 
-    async fn give_back(&mut self) {
-        let (way, given_up) = (self.rng.u8(..6), self.given_up());
-        let Kept::Guarded(held) = std::mem::take(&mut self.kept) else { return };
+    async fn release(&mut self) {
+        let (way, cancellation) = (self.rng.u8(..6), self.cancellation());
+        let Holding::Guarded(held) = std::mem::take(&mut self.kept) else { return };
         match way {
             0 => self.client.drop(held),
-            1 => _ = given_up.during(self.client.release(held)).await,
+            1 => _ = cancellation.during(self.client.release(held)).await,
             _ => _ = self.client.release(held).await,
         }
     }
 
-    /// Most calls are waited for; some are dropped after a while, some after a number of polls, which
-    /// is to say at any await there is.
-    fn given_up(&mut self) -> GivenUp {
+    /// Draws whether a call is cancelled. Most run to their end. Some are dropped after a while,
+    /// and some after a number of polls, which is to say at any await.
+    fn cancellation(&mut self) -> Cancellation {
         match self.rng.u8(..6) {
-            0 => GivenUp::After(self.up_to(self.world.plan.ttl * 2)),
-            1 => GivenUp::AfterPolls(self.rng.u32(1..8)),
-            _ => GivenUp::Never,
+            0 => Cancellation::After(self.up_to(self.world.plan.ttl * 2)),
+            1 => Cancellation::AfterPolls(self.rng.u32(1..8)),
+            _ => Cancellation::Never,
         }
     }
 }
 
-/// Writes, perhaps for longer than the lock is held.
+/// Writes to the resource, perhaps after the end of the hold.
 async fn write(
     world: &World,
     client: &mut Client,
@@ -267,13 +271,13 @@ async fn write(
     }
 }
 
-enum GivenUp {
+enum Cancellation {
     Never,
     After(Duration),
     AfterPolls(u32),
 }
 
-impl GivenUp {
+impl Cancellation {
     async fn during<T>(self, call: impl Future<Output = T>) -> Option<T> {
         match self {
             Self::Never => Some(call.await),
@@ -283,7 +287,7 @@ impl GivenUp {
     }
 }
 
-/// Polls a future so many times and not more often.
+/// A future that is polled a limited number of times.
 struct Polled<'a, F> {
     call: Pin<&'a mut F>,
     left: u32,
