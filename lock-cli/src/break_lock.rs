@@ -4,19 +4,19 @@ use lock_any::backend::Holder;
 use lock_any::{LockName, Locker};
 
 use crate::cli::Break;
+use crate::connect::{Capability, connect_for};
 use crate::exit::{Exit, Failure};
 use crate::inspect::describe;
 use crate::output::print;
-use crate::reach::{Capability, connect_for};
 
-pub(crate) async fn break_lock(url: &str, order: &Break) -> Result<Exit, Failure> {
-    let name = order.name.get();
-    let needs: &[Capability] = match order.owner {
+pub(crate) async fn break_lock(url: &str, args: &Break) -> Result<Exit, Failure> {
+    let name = args.name.get();
+    let needs: &[Capability] = match args.owner {
         Some(_) => &[Capability::Breaking],
         None => &[Capability::Breaking, Capability::Inspecting],
     };
     let locks = connect_for("break a lock", needs, url).await?;
-    match order.owner {
+    match args.owner {
         Some(owner) if locks.break_lock(name, &owner).await? => Ok(Exit::SUCCESS),
         Some(_) => Err(nothing_ended(&format!("lock {name} is not held by this owner"))),
         None => break_current_holders(&locks, name).await,

@@ -5,22 +5,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use lock_any::{LockName, OwnerId};
 
-use crate::advice::advice;
 use crate::exit::{Exit, Failure};
 use crate::help;
-use crate::values::{lease, patience, span, status};
-
-/// The arguments, once read.
-pub(crate) struct Cli {
-    /// The option of that name; see [`backend`].
-    pub(crate) backend: Option<String>,
-    pub(crate) verb: Verb,
-}
+use crate::values::{lease, positive_duration, status, wait_time};
 
 /// Locks for shells and scripts: hold one while a command runs, or from one command to the next.
 #[derive(Parser)]
@@ -32,12 +23,12 @@ pub(crate) struct Cli {
     after_help = "Each verb has examples: lockctl VERB --help.",
     after_long_help = help::AFTER_ALL
 )]
-struct Arguments {
+pub(crate) struct Cli {
     /// Where the locks live, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
     #[arg(long, global = true, value_name = "URL")]
-    backend: Option<String>,
+    pub(crate) backend: Option<String>,
     #[command(subcommand)]
-    verb: Verb,
+    pub(crate) verb: Verb,
 }
 
 #[derive(Subcommand)]
@@ -94,15 +85,15 @@ pub(crate) struct Run {
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) patience: WaitOptions,
+    pub(crate) wait_options: WaitOptions,
 
     /// Keep the lock held for at least that long, even if the command ends earlier
-    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
     /// How long before the end of a lease that cannot be renewed the command is asked to stop; must
     /// be less than a third of the ttl [default: a sixth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
     /// Show on stderr who holds the lock while lockctl waits; a terminal shows it anyway
@@ -134,7 +125,7 @@ pub(crate) struct Acquire {
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) patience: WaitOptions,
+    pub(crate) wait_options: WaitOptions,
 
     #[command(flatten)]
     pub(crate) name: NameArg,
@@ -149,7 +140,7 @@ pub(crate) struct Acquire {
 )]
 pub(crate) struct Renew {
     #[command(flatten)]
-    pub(crate) right: OwnerArg,
+    pub(crate) owner: OwnerArg,
 
     /// How long the lease lasts from now on at least; it is never shortened [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
@@ -168,7 +159,7 @@ pub(crate) struct Renew {
 )]
 pub(crate) struct Release {
     #[command(flatten)]
-    pub(crate) right: OwnerArg,
+    pub(crate) owner: OwnerArg,
 
     #[command(flatten)]
     pub(crate) name: NameArg,
@@ -215,7 +206,7 @@ pub(crate) struct List {
 /// End another client's hold of a lock
 #[derive(Args)]
 #[command(
-    group = ArgGroup::new("whom").required(true).args(["owner", "force"]),
+    group = ArgGroup::new("holder").required(true).args(["owner", "force"]),
     override_usage = "lockctl [--backend URL] break (--owner OWNER | --force) NAME",
     after_help = "Try --help for examples and exit statuses.",
     after_long_help = help::AFTER_BREAK
@@ -259,7 +250,7 @@ pub(crate) struct Man {
 #[derive(Args)]
 pub(crate) struct WaitOptions {
     /// Give up after that long [default: wait for ever]
-    #[arg(short, long, value_name = "DURATION", value_parser = patience, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "DURATION", value_parser = wait_time, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
     /// Do not wait at all
@@ -296,7 +287,7 @@ pub(crate) struct OwnerArg {
 }
 
 impl OwnerArg {
-    pub(crate) fn owner(&self) -> Result<OwnerId, Failure> {
+    pub(crate) fn get(&self) -> Result<OwnerId, Failure> {
         if let Some(owner) = self.owner {
             return Ok(owner);
         }
@@ -324,34 +315,9 @@ pub(crate) struct Die {
     pub(crate) signal: i32,
 }
 
-/// Parses the arguments of an internal verb, if lockctl was started by itself.
-pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
-    let is_inner = |verb: OsString| verb == EXEC || verb == DIE;
-    if !std::env::args_os().nth(1).is_some_and(is_inner) {
-        return Ok(None);
-    }
-    InternalVerb::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
-}
-
-/// Parses the arguments. Returns `None` if they only asked for help, which was printed.
-pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
-    let given = match Arguments::try_parse() {
-        Ok(given) => given,
-        Err(error)
-            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
-        {
-            // A reader that closed the pipe has read enough.
-            let _ = error.print();
-            return Ok(None);
-        }
-        Err(error) => return Err(Failure::usage(advice(&error))),
-    };
-    Ok(Some(Cli { backend: given.backend, verb: given.verb }))
-}
-
 /// Returns the definition, complete with the additions of clap.
 pub(crate) fn definition() -> clap::Command {
-    let mut definition = Arguments::command().disable_help_subcommand(true);
+    let mut definition = Cli::command().disable_help_subcommand(true);
     definition.build();
     definition
 }
@@ -386,13 +352,13 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Arguments::command().debug_assert();
+        Cli::command().debug_assert();
         InternalVerb::command().debug_assert();
     }
 
     #[test]
     fn every_verb_has_its_name_and_its_usage() {
-        let definition = Arguments::command();
+        let definition = Cli::command();
         let names: Vec<&str> = definition.get_subcommands().map(clap::Command::get_name).collect();
         assert_eq!(names, VERBS);
         for verb in VERBS {

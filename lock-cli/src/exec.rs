@@ -16,8 +16,8 @@ use crate::cli::Exec;
 use crate::exit::{Exit, Failure, chain};
 
 /// Becomes the command. Returns only if that fails.
-pub(crate) fn exec_command(order: &Exec) -> Failure {
-    if let Some(parent) = order.parent {
+pub(crate) fn exec_command(args: &Exec) -> Failure {
+    if let Some(parent) = args.parent {
         if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
             return Failure::internal("cannot tie the command to lockctl", &error);
         }
@@ -26,7 +26,7 @@ pub(crate) fn exec_command(order: &Exec) -> Failure {
             return Failure::new(Exit::LOST, "lockctl died before its command began");
         }
     }
-    let (program, arguments) = order.command.split_first().expect("clap demands a command");
+    let (program, arguments) = args.command.split_first().expect("clap demands a command");
     let error = Command::new(program).args(arguments).exec();
     cannot_run(program, &error)
 }

@@ -8,8 +8,6 @@ use std::process::{ExitCode, ExitStatus};
 use lock_any::ErrorKind;
 use nix::sys::signal::Signal;
 
-use crate::{death, job};
-
 /// An exit status of lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit(u8);
@@ -107,21 +105,17 @@ impl Failure {
         self.message.as_deref().filter(|_| self.exit == Exit::LOST)
     }
 
-    pub(crate) fn report(self) -> Exit {
-        if let Some(message) = &self.message {
-            say(message);
-        }
-        self.exit
+    /// Returns the signal of which lockctl is to die.
+    pub(crate) fn signal(&self) -> Option<Signal> {
+        self.signal
     }
 
-    /// Ends lockctl, unless the caller is to exit.
-    pub(crate) fn end(self) -> Exit {
-        let signal = self.signal;
-        let exit = self.report();
-        if let Some(signal) = signal {
-            death::die_of(signal);
+    /// Writes the message to stderr. Returns the exit status.
+    pub(crate) fn report(self) -> Exit {
+        if let Some(message) = &self.message {
+            print_message(message);
         }
-        exit
+        self.exit
     }
 }
 
@@ -144,7 +138,7 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
 
 /// Writes one line to stderr at once, because other processes may write there too. A failure is
 /// ignored.
-pub(crate) fn say(message: &str) {
+pub(crate) fn print_message(message: &str) {
     let line = format!("lockctl: {}\n", one_line(message));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
@@ -162,20 +156,20 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Makes a panic in any thread end lockctl with [`Exit::INTERNAL`], one line, and the death of the
-/// command: the renewal of the lock may be dead.
-pub(crate) fn end_panics_in_one_line() {
-    std::panic::set_hook(Box::new(|panic| {
+/// Makes a panic in any thread end lockctl with one line and [`Exit::INTERNAL`]. Calls `kill_command`
+/// first, because the renewal of the lock may be dead.
+pub(crate) fn end_on_panic(kill_command: fn()) {
+    std::panic::set_hook(Box::new(move |panic| {
         let payload = panic.payload();
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         let text = text.unwrap_or("no reason given");
         let place = panic.location().map(ToString::to_string);
-        say(&format!(
+        print_message(&format!(
             "internal error, please report it: {text} ({})",
             place.as_deref().unwrap_or("unknown place")
         ));
-        job::kill_running();
+        kill_command();
         std::process::exit(i32::from(Exit::INTERNAL.0));
     }));
 }
@@ -187,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_ends() {
+    fn messages_are_one_line_of_limited_length() {
         assert_eq!(one_line("a\n  b\u{1b}[2J\tc"), "a b?[2J c");
         assert_eq!(one_line(&"é".repeat(10_000)).chars().count(), 601);
     }
@@ -204,7 +198,7 @@ mod tests {
     fn a_panic_is_status_70_and_one_line() {
         const AGAIN: &str = "LOCKCTL_TEST_PANICS";
         if std::env::var_os(AGAIN).is_some() {
-            end_panics_in_one_line();
+            end_on_panic(|| {});
             let _ = std::thread::spawn(|| panic!("two\nlines")).join();
             unreachable!("the process ended with the panic");
         }

@@ -8,19 +8,19 @@ use lock_any::{LockName, Locker};
 use serde::Serialize;
 
 use crate::cli::{Inspect, List};
+use crate::connect::{Capability, connect_for, directory_of};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, print, rounded};
-use crate::reach::{Capability, connect_for, directory_of};
 
-pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure> {
-    let name = order.name.get();
+pub(crate) async fn inspect(url: &str, args: &Inspect) -> Result<Exit, Failure> {
+    let name = args.name.get();
     let locks = connect_for("inspect", &[Capability::Inspecting], url).await?;
     let state = locks.inspect(name).await?;
     let directory = directory_of(url);
-    print(&match order.json {
-        true => json(&LockReport { directory, ..LockReport::of(name, &state, order.show_owner) })?,
+    print(&match args.json {
+        true => json(&LockReport { directory, ..LockReport::of(name, &state, args.show_owner) })?,
         false => {
-            text(name, &state, order.show_owner)
+            text(name, &state, args.show_owner)
                 + &directory.as_deref().map(directory_row).unwrap_or_default()
         }
     })?;
@@ -30,17 +30,17 @@ pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure>
     })
 }
 
-pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
+pub(crate) async fn list(url: &str, args: &List) -> Result<Exit, Failure> {
     let locks = connect_for("list the locks", &[Capability::Listing], url).await?;
-    each_page(&locks, &order.prefix, async |page| {
+    for_each_page(&locks, &args.prefix, async |page| {
         let mut lines = String::new();
         for Listed { name, state, .. } in page {
-            lines += &match order.json {
+            lines += &match args.json {
                 true => json(&LockReport::of(name, state, false))?,
                 false => line(name, state),
             };
         }
-        output::offer(&lines)
+        output::print_more(&lines)
     })
     .await?;
     Ok(Exit::SUCCESS)
@@ -48,7 +48,7 @@ pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
 
 /// Shows all locks, sorted by name, one page at a time because there may be millions, until `show`
 /// stops.
-async fn each_page(
+async fn for_each_page(
     locks: &Locker,
     prefix: &str,
     mut show: impl AsyncFnMut(&[Listed]) -> Result<ControlFlow<()>, Failure>,
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_pages_are_shown_each_lock_once() {
+    async fn list_shows_each_lock_once() {
         let locks = Locker::new(Memory::new());
         let mut guards = Vec::new();
         for number in 0..1234 {
@@ -230,7 +230,7 @@ mod tests {
         }
         guards.push(locks.lock("other").unwrap().acquire().await.unwrap());
         let (mut seen, mut pages) = (Vec::new(), 0);
-        let shown = each_page(&locks, "jobs/", async |page| {
+        let shown = for_each_page(&locks, "jobs/", async |page| {
             seen.extend(page.iter().map(|listed| listed.name.as_str().to_owned()));
             pages += 1;
             Ok(ControlFlow::Continue(()))
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_page_is_asked_for_that_nobody_reads() {
+    async fn list_stops_when_the_reader_stops() {
         let locks = Locker::new(Memory::new());
         let mut guards = Vec::new();
         for number in 0..1234 {
             guards.push(locks.lock(format!("{number}")).unwrap().acquire().await.unwrap());
         }
         let mut pages = 0;
-        let shown = each_page(&locks, "", async |_| {
+        let shown = for_each_page(&locks, "", async |_| {
             pages += 1;
             Ok(ControlFlow::Break(()))
         });
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_tells_who_and_for_how_long_but_no_right() {
+    async fn a_list_line_shows_the_holder_but_not_its_owner_id() {
         let builder = Locker::builder(Memory::new()).label(lock_any::Label::new("web1:4711"));
         let locks = builder.build();
         let guard = locks.lock("a \"b\"").unwrap().acquire().await.unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_tells_all_that_is_known_and_no_more() {
+    async fn inspect_shows_known_fields_only() {
         let locks = Locker::new(Memory::new());
         let guard = locks.lock("n").unwrap().acquire().await.unwrap();
         let mut state = locks.inspect(guard.name()).await.unwrap();

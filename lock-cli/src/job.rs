@@ -41,7 +41,7 @@ impl Job {
     pub(crate) fn start(
         command: &[OsString],
         variables: &[(&str, Option<String>)],
-        tie: &KillPolicy<'_>,
+        kill_policy: &KillPolicy<'_>,
     ) -> Result<Self, Failure> {
         let spawn = |command: &mut Command| {
             for (name, value) in variables {
@@ -63,7 +63,7 @@ impl Job {
                 Failure::new(Exit::CANNOT_RUN, message)
             })
         };
-        let child = match tie {
+        let child = match kill_policy {
             KillPolicy::Death => spawn_exec(Some(std::process::id())),
             KillPolicy::Descriptors(lock) if exec::is_killed_with_parent() => {
                 // The command of an outer lockctl, whose lease ends with it.

@@ -11,11 +11,11 @@ use crate::output::{print, unwritable};
 /// The date of the text. The date of the build would make each build differ.
 const DATE: &str = "2026-11-20";
 
-pub(crate) fn completions(order: &Completions) -> Result<Exit, Failure> {
+pub(crate) fn completions(args: &Completions) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(order.shell, &mut definition(), "lockctl", &mut script);
+    clap_complete::generate(args.shell, &mut definition(), "lockctl", &mut script);
     let script = String::from_utf8_lossy(&script);
-    print(&match order.shell {
+    print(&match args.shell {
         Shell::Bash => {
             script.replace("complete -F _lockctl ", "complete -F _lockctl_or_command ")
                 + BASH_COMMAND
@@ -83,9 +83,9 @@ end
 complete -c lockctl -n 'contains -- -- (commandline -opc)' -k -x -a '(__fish_lockctl_command)'
 "#;
 
-pub(crate) fn man(order: &Man) -> Result<Exit, Failure> {
+pub(crate) fn man(args: &Man) -> Result<Exit, Failure> {
     let definition = definition();
-    let subject = match &order.verb {
+    let subject = match &args.verb {
         Some(verb) => definition.find_subcommand(verb).expect("clap has compared it").clone(),
         None => definition,
     };

@@ -1,14 +1,40 @@
-//! The answer to wrong usage: one line that says what to do.
+//! Parsing of the arguments. The answer to wrong usage is one line with the remedy.
 
 use std::ffi::OsStr;
 
+use clap::Parser as _;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::cli::{self, VERBS};
+use crate::cli::{self, Cli, InternalVerb, VERBS};
+use crate::exit::Failure;
+
+/// Parses the arguments of an internal verb, if lockctl was started by itself.
+pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
+    let verb = std::env::args_os().nth(1);
+    if !verb.is_some_and(|verb| verb == cli::EXEC || verb == cli::DIE) {
+        return Ok(None);
+    }
+    InternalVerb::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
+}
+
+/// Parses the arguments. Returns `None` after printing help or the version.
+pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
+    match Cli::try_parse() {
+        Ok(cli) => Ok(Some(cli)),
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            // A reader that closed the pipe has read enough.
+            let _ = error.print();
+            Ok(None)
+        }
+        Err(error) => Err(Failure::usage(advice(&error))),
+    }
+}
 
 /// Returns the line for an error of clap.
-pub(crate) fn advice(error: &clap::Error) -> String {
+fn advice(error: &clap::Error) -> String {
     let verb = verb_of(std::env::args_os().skip(1));
     let usage = || format!("write: {}", cli::usage(verb));
     let argument = text(error, ContextKind::InvalidArg);
@@ -40,7 +66,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match argument.as_str() {
-                whom if whom.contains("--force") => "--owner OWNER or --force",
+                either if either.contains("--force") => "--owner OWNER or --force",
                 name if name.contains("NAME") => "a lock name",
                 shell if shell.contains("SHELL") => "a shell",
                 _ => "a command after --",

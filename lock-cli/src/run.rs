@@ -12,44 +12,45 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::acquire::{self, close_after};
 use crate::cli::Run;
-use crate::exit::{Exit, Failure, chain, say};
+use crate::connect;
+use crate::exit::{Exit, Failure, chain, print_message};
 use crate::group;
 use crate::job::{Job, KillPolicy};
 use crate::progress::Progress;
-use crate::reach;
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
 
-pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
-    let progress = Progress::of(order);
-    let outcome = run_under(url, order, &progress).await;
+pub(crate) async fn run(url: &str, args: &Run) -> Result<Exit, Failure> {
+    let progress = Progress::of(args);
+    let outcome = run_locked(url, args, &progress).await;
     if let Some(why) = outcome.as_ref().err().and_then(Failure::loss_message) {
         progress.lost(why);
     }
     outcome
 }
 
-async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Exit, Failure> {
-    let grace = grace(url, order)?;
+async fn run_locked(url: &str, args: &Run, progress: &Progress<'_>) -> Result<Exit, Failure> {
+    let grace = grace(url, args)?;
     let mut signals = Signals::catch(ENDING)?;
     let locks = tokio::select! {
-        locks = reach::connect_as(Label::host_and_pid(), url) => locks?,
+        locks = connect::connect_as(Label::host_and_pid(), url) => locks?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
-    let lock = configured_lock(&locks, order)?;
-    let won =
-        acquire::acquire_within(url, &locks, &lock, &order.patience, progress, &mut signals).await;
-    let guard = match won {
+    let lock = configured_lock(&locks, args)?;
+    let acquired =
+        acquire::acquire_within(url, &locks, &lock, &args.wait_options, progress, &mut signals)
+            .await;
+    let guard = match acquired {
         Ok(guard) => guard,
         Err(failure) => return close_after(&locks, failure).await,
     };
     progress.acquired(&guard);
-    signals.also(FORWARDED)?;
+    signals.catch_more(FORWARDED)?;
     let children = Children::watch()?;
-    let job = match start(&guard, order).await {
+    let job = match start(&guard, args).await {
         Ok(job) => job,
         Err(failure) => {
-            return release_after_command(&locks, guard, order, failure.report(), &mut signals)
+            return release_after_command(&locks, guard, args, failure.report(), &mut signals)
                 .await;
         }
     };
@@ -65,7 +66,7 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
         return close_after(&locks, failure).await;
     }
     let exit =
-        release_after_command(&locks, guard, order, Exit::of_command(ended.status), &mut signals)
+        release_after_command(&locks, guard, args, Exit::of_command(ended.status), &mut signals)
             .await;
     // Only after the release: lockctl dies of the signal, or stays with a script that does.
     match ended.interrupt.map(Interrupt::pass_on) {
@@ -77,26 +78,26 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
 /// The time before the end of the lease at which the command is asked to stop.
 #[derive(Clone, Copy)]
 struct Grace {
-    asked: Duration,
+    configured: Duration,
     ttl: Duration,
     /// The longest lease so far: some are shorter than the ttl, and renewed earlier.
     longest: Duration,
 }
 
 impl Grace {
-    fn with_lease(&mut self, left: Duration) -> Duration {
+    fn for_lease(&mut self, left: Duration) -> Duration {
         self.longest = self.longest.max(left);
         match self.longest < self.ttl.mul_f64(0.9) {
-            true => self.asked.min(self.longest / 8),
-            false => self.asked,
+            true => self.configured.min(self.longest / 8),
+            false => self.configured,
         }
     }
 }
 
-fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
+fn grace(url: &str, args: &Run) -> Result<Grace, Failure> {
     const LONGEST_BY_DEFAULT: Duration = Duration::from_secs(5);
-    let ttl = reach::ttl(url, order.ttl)?;
-    let asked = match order.grace {
+    let ttl = connect::ttl(url, args.ttl)?;
+    let configured = match args.grace {
         None => LONGEST_BY_DEFAULT.min(ttl / 6),
         Some(grace) if grace < ttl / 3 => grace,
         Some(_) => {
@@ -106,21 +107,21 @@ fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
             )));
         }
     };
-    Ok(Grace { asked, ttl, longest: Duration::ZERO })
+    Ok(Grace { configured, ttl, longest: Duration::ZERO })
 }
 
-fn configured_lock(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
-    let mut lock = locks.lock(order.name.get())?;
-    if let Some(ttl) = order.ttl {
+fn configured_lock(locks: &Locker, args: &Run) -> Result<Lock, Failure> {
+    let mut lock = locks.lock(args.name.get())?;
+    if let Some(ttl) = args.ttl {
         lock = lock.ttl(ttl);
     }
-    if let Some(span) = order.min_hold {
+    if let Some(span) = args.min_hold {
         lock = lock.min_hold(span);
     }
     Ok(lock)
 }
 
-async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
+async fn start(guard: &LockGuard, args: &Run) -> Result<Job, Failure> {
     let token = guard.fencing_token().map(|token| token.to_string());
     let variables = [
         ("LOCK_NAME", Some(guard.name().as_str().to_owned())),
@@ -129,14 +130,14 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
         ("LOCK_FENCING_TOKEN", token),
     ];
     let ticket = guard.ticket().await;
-    let place = ticket.as_ref().and_then(place_descriptor);
+    let queue_entry = ticket.as_ref().and_then(queue_descriptor);
     let lock = ticket.as_ref().and_then(descriptor);
-    let both: Vec<_> = lock.into_iter().chain(place.as_ref().map(AsFd::as_fd)).collect();
-    let tie = match lock {
+    let both: Vec<_> = lock.into_iter().chain(queue_entry.as_ref().map(AsFd::as_fd)).collect();
+    let kill_policy = match lock {
         Some(_) => KillPolicy::Descriptors(&both),
         None => KillPolicy::Death,
     };
-    Job::start(&order.command, &variables, &tie)
+    Job::start(&args.command, &variables, &kill_policy)
 }
 
 /// Returns the descriptor that a command inherits to keep the kernel's lock.
@@ -152,12 +153,12 @@ fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
 
 /// Returns the descriptor that a command inherits so that the next waiter sleeps until it ends.
 #[cfg(feature = "file")]
-fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
+fn queue_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
     lock_any::file::queue_descriptor(ticket)
 }
 
 #[cfg(not(feature = "file"))]
-fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
+fn queue_descriptor(_: &Ticket) -> Option<OwnedFd> {
     None
 }
 
@@ -165,16 +166,16 @@ fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
 async fn release_after_command(
     locks: &Locker,
     guard: LockGuard,
-    order: &Run,
+    args: &Run,
     exit: Exit,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
-    let server_keeps = locks.capabilities().minimum_hold == Support::Present;
-    let may_take_long = order.min_hold.is_some() && !server_keeps;
+    let server_enforces = locks.capabilities().minimum_hold == Support::Present;
+    let may_take_long = args.min_hold.is_some() && !server_enforces;
     let answer = tokio::select! {
         answer = guard.release() => answer,
-        signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is released before the end of --min-hold", order.name.get()));
+        signal = next_ending_signal(signals), if may_take_long => {
+            print_message(&format!("lock {} is released before the end of --min-hold", args.name.get()));
             return Err(Failure::signalled(signal));
         }
     };
@@ -189,13 +190,13 @@ async fn release_after_command(
             let bound = error.free_within().map(|bound| {
                 format!("; it is free after {:.1} s at the latest", bound.as_secs_f64())
             });
-            say(&format!("{}{}", chain(&error), bound.unwrap_or_default()));
+            print_message(&format!("{}{}", chain(&error), bound.unwrap_or_default()));
             Ok(exit)
         }
     }
 }
 
-async fn ending(signals: &mut Signals) -> Signal {
+async fn next_ending_signal(signals: &mut Signals) -> Signal {
     loop {
         let signal = signals.next().await;
         if ENDING.contains(&signal) {
@@ -244,16 +245,16 @@ impl Interrupt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stop {
     /// SIGTERM: no renewal is acknowledged, and the lease is about to expire.
-    Asked,
+    Terminate,
     /// SIGKILL.
-    Killed,
+    Kill,
 }
 
 impl Stop {
     fn signal(self) -> Signal {
         match self {
-            Self::Asked => Signal::SIGTERM,
-            Self::Killed => Signal::SIGKILL,
+            Self::Terminate => Signal::SIGTERM,
+            Self::Kill => Signal::SIGKILL,
         }
     }
 
@@ -262,11 +263,11 @@ impl Stop {
     fn failure(self, guard: &LockGuard) -> Failure {
         let name = guard.name();
         let message = match self {
-            Self::Killed => {
+            Self::Kill => {
                 let why = guard.loss().unwrap_or(Loss::Expired);
                 format!("lock {name} was lost: {why}; the command was killed")
             }
-            Self::Asked => format!(
+            Self::Terminate => format!(
                 "lock {name} was about to be lost: no renewal was acknowledged; the command was \
                  stopped"
             ),
@@ -298,7 +299,7 @@ struct Supervisor<'a> {
     stop: Option<Stop>,
     resumes: ResumePolicy,
     /// The policy, if there is a shell to stop for.
-    after_a_stop: ResumePolicy,
+    resumes_after_stop: ResumePolicy,
     /// The signals that were forwarded to the command.
     forwarded: Vec<Signal>,
 }
@@ -313,16 +314,16 @@ impl<'a> Supervisor<'a> {
             grace,
             stop: None,
             resumes: ResumePolicy::Never,
-            after_a_stop: ResumePolicy::WithLockctl,
+            resumes_after_stop: ResumePolicy::WithLockctl,
             forwarded: Vec::new(),
         }
     }
 
     async fn run(mut self, signals: &mut Signals) -> Result<Completion, Failure> {
         if signals.are_ignored(Signal::SIGCONT) {
-            self.after_a_stop = ResumePolicy::AtOnce;
+            self.resumes_after_stop = ResumePolicy::AtOnce;
         }
-        self.hand_over_terminal();
+        self.give_terminal();
         let mut pending_signal = None;
         loop {
             // Check the lock first after each wake-up: this process may have been stopped for long,
@@ -331,8 +332,8 @@ impl<'a> Supervisor<'a> {
             if self.job.has_ended() {
                 return self.end();
             }
-            let may_go_on = self.stop != Some(Stop::Killed);
-            if may_go_on {
+            let may_continue = self.stop != Some(Stop::Kill);
+            if may_continue {
                 self.resume(&mut pending_signal);
                 if let Some(signal) = pending_signal.take() {
                     self.forward(signal);
@@ -345,8 +346,8 @@ impl<'a> Supervisor<'a> {
             tokio::select! {
                 () = self.children.next() => {}
                 signal = signals.next() => pending_signal = Some(signal),
-                _ = self.guard.lost(), if may_go_on => {}
-                () = wait(next_check_in), if may_go_on => {}
+                _ = self.guard.lost(), if may_continue => {}
+                () = wait(next_check_in), if may_continue => {}
             }
         }
     }
@@ -357,24 +358,24 @@ impl<'a> Supervisor<'a> {
         /// command runs unlocked for no longer than this.
         const LONGEST_PAUSE: Duration = Duration::from_secs(1);
         /// The time for the kernel to deliver SIGKILL, possibly late.
-        const LAST_CALL: Duration = Duration::from_millis(250);
+        const KILL_MARGIN: Duration = Duration::from_millis(250);
 
         let left = self.guard.valid_for();
         if !self.guard.is_held() {
-            self.stop(Stop::Killed);
+            self.stop(Stop::Kill);
             return None;
         }
         let left = left?;
-        let grace = self.grace.with_lease(left);
-        let last_call = LAST_CALL.min(grace / 4);
+        let grace = self.grace.for_lease(left);
+        let kill_margin = KILL_MARGIN.min(grace / 4);
         if !self.job.has_ended() {
-            if left <= last_call {
-                self.stop(Stop::Killed);
+            if left <= kill_margin {
+                self.stop(Stop::Kill);
             } else if left <= grace {
-                self.stop(Stop::Asked);
+                self.stop(Stop::Terminate);
             }
         }
-        let next = if left <= grace { last_call } else { grace };
+        let next = if left <= grace { kill_margin } else { grace };
         Some(left.saturating_sub(next).min(LONGEST_PAUSE))
     }
 
@@ -402,7 +403,7 @@ impl<'a> Supervisor<'a> {
             Some(SIGTTIN | SIGTTOU) if terminal.give_to(self.job.group()) => {
                 self.job.signal(SIGCONT);
             }
-            Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.after_a_stop,
+            Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.resumes_after_stop,
             Some(SIGTSTP) => self.stop_by_key(),
             // A lockctl stops so if it is the command, or part of it.
             Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
@@ -416,7 +417,7 @@ impl<'a> Supervisor<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
         }
-        self.resumes = if group::stop() { self.after_a_stop } else { ResumePolicy::AtOnce };
+        self.resumes = if group::stop() { self.resumes_after_stop } else { ResumePolicy::AtOnce };
     }
 
     fn resume(&mut self, pending_signal: &mut Option<Signal>) {
@@ -430,14 +431,14 @@ impl<'a> Supervisor<'a> {
         if is_time {
             self.resumes = ResumePolicy::Never;
             self.forwarded.retain(|&signal| signal != Signal::SIGTSTP);
-            if !self.hand_over_terminal() {
+            if !self.give_terminal() {
                 self.job.signal(Signal::SIGCONT);
             }
         }
     }
 
     /// Gives the terminal to the command. Returns true if the command has it now, and is resumed.
-    fn hand_over_terminal(&mut self) -> bool {
+    fn give_terminal(&mut self) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         let given = terminal.is_for_command() && terminal.give_to(self.job.group());
         if given {
@@ -483,7 +484,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_millis(3000);
     const GRACE: Grace =
-        Grace { asked: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
+        Grace { configured: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
 
     /// Runs a script under a lock that is not renewed. Returns how it ended, how long it ran, and
     /// whether the lock was still held then.
@@ -510,18 +511,21 @@ mod tests {
     async fn a_command_that_cannot_keep_its_lock_is_asked_to_stop_in_time() {
         let (ended, took, held) =
             run_unrenewed("trap 'exit 7' TERM; while :; do sleep 0.02; done").await;
-        assert_eq!(ended.stop, Some(Stop::Asked));
+        assert_eq!(ended.stop, Some(Stop::Terminate));
         assert_eq!(ended.status.code(), Some(7));
-        assert!(took >= TTL - TTL / 100 - GRACE.asked, "not before there is need: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.configured, "not before there is need: {took:?}");
         assert!(held, "it is gone before the lock can pass on: {took:?}");
     }
 
     #[tokio::test]
     async fn a_command_that_does_not_stop_is_killed_in_time() {
         let (ended, took, held) = run_unrenewed("trap '' TERM; while :; do sleep 0.02; done").await;
-        assert_eq!(ended.stop, Some(Stop::Killed));
+        assert_eq!(ended.stop, Some(Stop::Kill));
         assert_eq!(Exit::of_command(ended.status), Exit::by_signal(9));
-        assert!(took >= TTL - TTL / 100 - GRACE.asked / 4, "not before there is need: {took:?}");
+        assert!(
+            took >= TTL - TTL / 100 - GRACE.configured / 4,
+            "not before there is need: {took:?}"
+        );
         assert!(held, "it is gone before the lock can pass on: {took:?}");
     }
 

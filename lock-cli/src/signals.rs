@@ -43,7 +43,7 @@ pub(crate) struct Signals {
 impl Signals {
     pub(crate) fn catch(wanted: &[Signal]) -> Result<Self, Failure> {
         let mut signals = Self { streams: Vec::new(), ignored: ignored_at_start() };
-        signals.also(wanted)?;
+        signals.catch_more(wanted)?;
         // A file that exceeds `ulimit -f` is then an error of the write, and does not kill lockctl.
         if !signals.are_ignored(Signal::SIGXFSZ) {
             drop(catch(Signal::SIGXFSZ)?);
@@ -51,7 +51,7 @@ impl Signals {
         Ok(signals)
     }
 
-    pub(crate) fn also(&mut self, wanted: &[Signal]) -> Result<(), Failure> {
+    pub(crate) fn catch_more(&mut self, wanted: &[Signal]) -> Result<(), Failure> {
         for &wanted in wanted {
             if !self.are_ignored(wanted) {
                 self.streams.push((wanted, catch(wanted)?));

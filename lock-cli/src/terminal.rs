@@ -60,17 +60,17 @@ impl Terminal {
     /// read single keys leaves a terminal without echo.
     pub(crate) fn restore_modes(&self) {
         if let Some(modes) = &self.modes {
-            unstopped(|| tcsetattr(&self.tty, SetArg::TCSANOW, modes).is_ok());
+            with_sigttou_blocked(|| tcsetattr(&self.tty, SetArg::TCSANOW, modes).is_ok());
         }
     }
 
     fn set_foreground(&self, group: Pid) -> bool {
-        unstopped(|| tcsetpgrp(&self.tty, group).is_ok())
+        with_sigttou_blocked(|| tcsetpgrp(&self.tty, group).is_ok())
     }
 }
 
 /// Runs `change` with SIGTTOU blocked, which a change from the background would raise.
-fn unstopped(change: impl FnOnce() -> bool) -> bool {
+fn with_sigttou_blocked(change: impl FnOnce() -> bool) -> bool {
     let blocked = SigSet::from(Signal::SIGTTOU);
     let Ok(before) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {
         return false;
