@@ -1,4 +1,4 @@
-//! Waiting for a lock, for all verbs that do.
+//! Waiting for a lock, for `run` and `acquire`.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ async fn acquire_lock(
     }
 }
 
-/// Waits a short time until the queue entry and the lock are released. A server that does not
-/// answer must not delay lockctl longer: after that they end by themselves, as after a crash.
+/// Waits a short time until the queue entry and the lock are released, and returns the failure. A
+/// server that does not answer must not delay lockctl longer: then they expire, as after a crash.
 pub(crate) async fn close_after(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
     const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
     tokio::select! {

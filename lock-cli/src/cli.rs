@@ -24,7 +24,7 @@ use crate::values::{lease, positive_duration, status, wait_time};
     after_long_help = help::AFTER_ALL
 )]
 pub(crate) struct Cli {
-    /// Where the locks live, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
+    /// The URL of the backend, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) backend: Option<String>,
     #[command(subcommand)]
@@ -49,7 +49,7 @@ pub(crate) enum Verb {
 pub(crate) const VERBS: &[&str] =
     &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
 
-/// The internal verbs by which lockctl starts itself.
+/// The internal verbs, with which lockctl starts itself.
 #[derive(Parser)]
 #[command(name = "lockctl", disable_help_subcommand = true, disable_help_flag = true)]
 pub(crate) enum InternalVerb {
@@ -59,14 +59,14 @@ pub(crate) enum InternalVerb {
     Die(Die),
 }
 
-/// A verb by which lockctl starts itself; see `exec.rs`.
+/// The verb that becomes the command; see `exec.rs`.
 pub(crate) const EXEC: &str = "__exec";
-/// A verb that lockctl becomes; see `death.rs`.
+/// The verb that dies of a signal; see `death.rs`.
 pub(crate) const DIE: &str = "__die";
 
 /// Returns a command that runs lockctl itself with another verb.
 pub(crate) fn reexec(verb: &str) -> Command {
-    // Still this program if its file was replaced meanwhile.
+    // Not the path of the program, whose file may have been replaced meanwhile.
     let mut lockctl = Command::new("/proc/self/exe");
     lockctl.arg0("lockctl").arg(verb);
     lockctl
@@ -76,7 +76,7 @@ pub(crate) fn reexec(verb: &str) -> Command {
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] run [OPTIONS] NAME -- CMD [ARG]...",
-    after_help = "Try --help for examples, exit statuses, and for what is not promised.",
+    after_help = "Try --help for examples, exit statuses and limits.",
     after_long_help = help::AFTER_RUN
 )]
 pub(crate) struct Run {
@@ -87,32 +87,32 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) wait_options: WaitOptions,
 
-    /// Keep the lock held for at least that long, even if the command ends earlier
+    /// Hold the lock for at least that long, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
-    /// How long before the end of a lease that cannot be renewed the command is asked to stop; must
-    /// be less than a third of the ttl [default: a sixth of the ttl, at most 5s]
+    /// The time between SIGTERM to the command and the end of a lease that cannot be renewed. Less
+    /// than a third of the ttl [default: a sixth of the ttl, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Show on stderr who holds the lock while lockctl waits; a terminal shows it anyway
+    /// Show the holder on stderr while lockctl waits; a terminal shows it anyway
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) verbose: bool,
 
-    /// Lines of JSON on stderr: when lockctl waited, and acquired and lost the lock
+    /// Write events to stderr as lines of JSON: waiting, acquired, lost
     #[arg(long)]
     pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) name: NameArg,
 
-    /// The command, and its arguments
+    /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Take a lock that outlives this command, until it is released or its lease ends
+/// Acquire a lock that outlives lockctl, until it is released or its lease ends
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] acquire [OPTIONS] NAME",
@@ -142,7 +142,7 @@ pub(crate) struct Renew {
     #[command(flatten)]
     pub(crate) owner: OwnerArg,
 
-    /// How long the lease lasts from now on at least; it is never shortened [default: 30s]
+    /// The least time for which the lease lasts from now on; it is never shortened [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
@@ -165,7 +165,7 @@ pub(crate) struct Release {
     pub(crate) name: NameArg,
 }
 
-/// Show who holds a lock
+/// Show the holder of a lock
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] inspect [--json] [--show-owner] NAME",
@@ -173,7 +173,7 @@ pub(crate) struct Release {
     after_long_help = help::AFTER_INSPECT
 )]
 pub(crate) struct Inspect {
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -193,11 +193,11 @@ pub(crate) struct Inspect {
     after_long_help = help::AFTER_LIST
 )]
 pub(crate) struct List {
-    /// A line of JSON for each lock
+    /// Print a line of JSON for each lock
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Only names that begin with this
+    /// List only names that begin with this
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) prefix: String,
@@ -212,7 +212,7 @@ pub(crate) struct List {
     after_long_help = help::AFTER_BREAK
 )]
 pub(crate) struct Break {
-    /// End the hold of this owner, and of no later one
+    /// End the hold of this owner, and no later hold
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     pub(crate) owner: Option<OwnerId>,
 
@@ -249,7 +249,7 @@ pub(crate) struct Man {
 
 #[derive(Args)]
 pub(crate) struct WaitOptions {
-    /// Give up after that long [default: wait for ever]
+    /// Wait for at most that long [default: wait for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = wait_time, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
@@ -281,7 +281,7 @@ impl NameArg {
 
 #[derive(Args)]
 pub(crate) struct OwnerArg {
-    /// The owner id that acquire has printed [default: $LOCK_OWNER]
+    /// The owner id that acquire printed [default: $LOCK_OWNER]
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     owner: Option<OwnerId>,
 }
@@ -303,7 +303,7 @@ impl OwnerArg {
 
 #[derive(Args)]
 pub(crate) struct Exec {
-    /// The process that must be alive.
+    /// The process with which the command dies.
     #[arg(long)]
     pub(crate) parent: Option<i32>,
     #[arg(last = true, required = true)]
@@ -315,7 +315,7 @@ pub(crate) struct Die {
     pub(crate) signal: i32,
 }
 
-/// Returns the definition, complete with the additions of clap.
+/// Returns the definition with clap's additions.
 pub(crate) fn definition() -> clap::Command {
     let mut definition = Cli::command().disable_help_subcommand(true);
     definition.build();
@@ -330,8 +330,8 @@ pub(crate) fn usage(verb: Option<&str>) -> String {
     usage.trim_start_matches("Usage: ").trim().to_owned()
 }
 
-/// Returns the URL: the option's, else that of the environment, else the default. Only verbs that
-/// use a URL read it.
+/// Returns the URL of the option, else of the environment, else the default. Not called for a verb
+/// that uses no URL: a wrong one must not stop it.
 pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
     choose(option, std::env::var_os("LOCK_BACKEND"))
 }
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_is_that_of_the_option_then_of_the_environment_then_the_default() {
+    fn the_option_precedes_the_environment_and_the_default() {
         for (option, environment, chosen) in [
             (None, None, "file:"),
             (None, Some(""), "file:"),

@@ -26,7 +26,7 @@ pub(crate) fn end_with(failure: Failure) -> Exit {
 /// Dies of the signal. Returns only if it is ignored, or this is the first process of a container.
 pub(crate) fn die(args: &Die) -> Exit {
     if let Ok(signal) = Signal::try_from(args.signal) {
-        // SIGQUIT is meant for the command, whose core dump may be wanted. That of lockctl is not.
+        // SIGQUIT is for the command, whose core dump may be wanted. A dump of lockctl is not.
         let _ = set_dumpable(false);
         let _ = SigSet::from(signal).thread_unblock();
         let _ = raise(signal);

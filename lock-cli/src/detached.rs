@@ -57,7 +57,7 @@ pub(crate) async fn acquire(url: &str, args: &Acquire) -> Result<Exit, Failure> 
     }
 }
 
-/// Returns the label that others see: the process that started lockctl, which itself will be gone.
+/// Returns the label: the process that started lockctl, because lockctl ends before the hold.
 fn label() -> Label {
     let host = gethostname().unwrap_or_default();
     Label::new(&format!("{}:{}", host.to_string_lossy(), getppid()))
@@ -65,7 +65,7 @@ fn label() -> Label {
 
 fn configured_lock(locks: &Locker, args: &Acquire) -> Result<Lock, Failure> {
     let lock = locks.lock(args.name.get())?.detachable();
-    // The output must stay true: a renewal in the background would make it wrong.
+    // A renewal in the background would make the printed lease wrong.
     let lock = lock.renewal(RenewalPolicy::off());
     Ok(match args.ttl {
         Some(ttl) => lock.ttl(ttl),
@@ -73,7 +73,7 @@ fn configured_lock(locks: &Locker, args: &Acquire) -> Result<Lock, Failure> {
     })
 }
 
-/// Prints the hold, and leaves the lock to the caller. If the output fails, dropping the guard
+/// Prints the hold, and leaves the lock to the user. If the output fails, dropping the guard
 /// releases the lock.
 async fn print_and_detach(guard: LockGuard, signals: &mut Signals) -> Result<(), Failure> {
     let acquired = Acquired {

@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure, chain};
 pub(crate) fn exec_command(args: &Exec) -> Failure {
     if let Some(parent) = args.parent {
         if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
-            return Failure::internal("cannot tie the command to lockctl", &error);
+            return Failure::internal("cannot make the command die with lockctl", &error);
         }
         // lockctl may have died before the request.
         if getppid() != Pid::from_raw(parent) {
@@ -31,7 +31,7 @@ pub(crate) fn exec_command(args: &Exec) -> Failure {
     cannot_run(program, &error)
 }
 
-/// Returns true if this process dies with another lockctl.
+/// Returns true if the kernel kills this process when an outer lockctl dies.
 pub(crate) fn is_killed_with_parent() -> bool {
     get_pdeathsig() == Ok(Some(Signal::SIGKILL))
 }

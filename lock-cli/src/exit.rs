@@ -26,9 +26,9 @@ impl Exit {
     pub(crate) const LOST: Self = Self(76);
     /// Credentials or rights are missing.
     pub(crate) const DENIED: Self = Self(77);
-    /// As in a shell: there is such a command, but it cannot be run.
+    /// The command exists, but cannot be run, as in a shell.
     pub(crate) const CANNOT_RUN: Self = Self(126);
-    /// As in a shell: there is no such command.
+    /// The command does not exist, as in a shell.
     pub(crate) const NOT_FOUND: Self = Self(127);
 
     pub(crate) fn with(status: u8) -> Self {
@@ -73,7 +73,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The reason why lockctl ends otherwise than with the status of its command.
+/// The reason for an end other than that of the command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -91,13 +91,13 @@ impl Failure {
         Self::new(Exit::USAGE, message)
     }
 
-    /// Returns the end by a signal, without a message: its sender knows.
+    /// Returns an end by a signal, without a message, because its sender knows.
     pub(crate) fn signalled(signal: Signal) -> Self {
         Self { exit: Exit::by_signal(signal as i32), message: None, signal: Some(signal) }
     }
 
-    pub(crate) fn internal(what: &str, why: &dyn StdError) -> Self {
-        Self::new(Exit::INTERNAL, format!("{what}: {}", chain(why)))
+    pub(crate) fn internal(problem: &str, cause: &dyn StdError) -> Self {
+        Self::new(Exit::INTERNAL, format!("{problem}: {}", chain(cause)))
     }
 
     /// Returns the reason for the loss of the lock, if it was lost.
@@ -136,8 +136,8 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
     text
 }
 
-/// Writes one line to stderr at once, because other processes may write there too. A failure is
-/// ignored.
+/// Writes one line to stderr in one write, because other processes may write there too. Ignores
+/// failures.
 pub(crate) fn print_message(message: &str) {
     let line = format!("lockctl: {}\n", one_line(message));
     let _ = std::io::stderr().write_all(line.as_bytes());
@@ -156,8 +156,8 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Makes a panic in any thread end lockctl with one line and [`Exit::INTERNAL`]. Calls `kill_command`
-/// first, because the renewal of the lock may be dead.
+/// Makes a panic in any thread end lockctl with one line and [`Exit::INTERNAL`]. Kills the command
+/// as well, because the renewal of the lock may be dead.
 pub(crate) fn end_on_panic(kill_command: fn()) {
     std::panic::set_hook(Box::new(move |panic| {
         let payload = panic.payload();

@@ -1,10 +1,10 @@
 //! `lockctl`: locks for shells and scripts.
 //!
-//! A library, so that another program of this workspace can be `lockctl`, too: see [`main`].
+//! A library, so that another program of this workspace can be `lockctl` as well: see [`main`].
 //!
-//! `lib.rs` reads the arguments and turns the outcome into an exit status. `cli.rs` and `values.rs`
-//! define the arguments, `help.rs` the long help, `parse.rs` reads the arguments and answers wrong usage.
-//! `manual.rs` generates completions and manual pages from that.
+//! `lib.rs` runs a verb and turns its outcome into an exit status. `cli.rs` and `values.rs` define
+//! the arguments, and `help.rs` has the long help. `parse.rs` reads the arguments and answers wrong
+//! usage. `manual.rs` generates completions and manual pages from the definition.
 //!
 //! `run.rs` is the verb that holds a lock while a command runs. `job.rs` is the command as a
 //! process group, `terminal.rs` its share of the terminal, `signals.rs` the signals forwarded to
@@ -13,8 +13,9 @@
 //! signal.
 //!
 //! `detached.rs` has the verbs of a lock that outlives lockctl, `inspect.rs` those that only read,
-//! and `break_lock.rs` the one that ends a hold by force. `acquire.rs` waits for a lock, `connect.rs`
-//! finds a backend that supports a verb, `output.rs` is stdout, and `progress.rs` shows a wait.
+//! and `break_lock.rs` the one that ends a hold by force. `acquire.rs` waits for a lock,
+//! `connect.rs` connects to a backend that supports a verb, `output.rs` writes to stdout, and
+//! `progress.rs` shows a wait.
 
 mod acquire;
 mod break_lock;
@@ -74,7 +75,7 @@ fn perform() -> Result<Exit, Failure> {
     }
 }
 
-/// Runs a verb on this thread, the main one: a command that is to die with lockctl is tied to the
+/// Runs a verb on this thread, the main one: a command that must die with lockctl is tied to the
 /// thread that started it.
 fn block_on(verb: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     signals::unblock();

@@ -29,8 +29,8 @@ pub(crate) fn write(text: &str) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Writes like [`write()`] on another thread: the reader may block it. Not on one of the runtime's
-/// threads: starting one panics if there is none.
+/// Writes like [`write()`], on another thread, because the reader may block it. Not on a thread of
+/// the runtime, which panics if it cannot start one.
 pub(crate) async fn write_on_thread(text: String) -> std::io::Result<()> {
     let (done, written) = oneshot::channel();
     std::thread::Builder::new().spawn(move || done.send(write(&text)))?;

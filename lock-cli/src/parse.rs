@@ -52,17 +52,17 @@ fn advice(error: &clap::Error) -> String {
         ErrorKind::InvalidValue if value.is_empty() => format!("{option} needs a value"),
         ErrorKind::InvalidValue => {
             let known = text(error, ContextKind::ValidValue);
-            format!("there is no {} {}; known are: {known}", noun(option), quoted(&value))
+            format!("unknown {} {}; known are: {known}", noun(option), quoted(&value))
         }
         ErrorKind::InvalidUtf8 => "names and options must be UTF-8".to_owned(),
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("there is no option {}; {}", quoted(&argument), see_help(verb))
+            format!("unknown option {}; {}", quoted(&argument), see_help(verb))
         }
         ErrorKind::UnknownArgument if verb == Some("run") => {
-            format!("put -- before the command, not {}; {}", quoted(&argument), usage())
+            format!("{} is not expected: put -- before the command; {}", quoted(&argument), usage())
         }
         ErrorKind::UnknownArgument => {
-            format!("{} is one argument too many; {}", quoted(&argument), usage())
+            format!("{} is not expected; {}", quoted(&argument), usage())
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match argument.as_str() {
@@ -83,7 +83,7 @@ fn advice(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand);
-            format!("there is no verb {}; known are: {}", quoted(&verb), VERBS.join(", "))
+            format!("unknown verb {}; known are: {}", quoted(&verb), VERBS.join(", "))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("a verb is missing; {}, or see lockctl --help", usage())
@@ -92,7 +92,7 @@ fn advice(error: &clap::Error) -> String {
     }
 }
 
-/// Finds the verb that was meant: clap's error does not tell.
+/// Finds the verb among the arguments: clap's error does not name it.
 fn verb_of(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<&'static str> {
     for argument in arguments {
         let argument = argument.as_ref();
@@ -113,7 +113,7 @@ fn see_help(verb: Option<&str>) -> String {
     }
 }
 
-/// Returns `<SHELL>` as a word.
+/// Returns the word in `<SHELL>`.
 fn noun(argument: &str) -> String {
     argument.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }

@@ -1,4 +1,4 @@
-//! The progress of `lockctl run` on stderr: waits, acquisitions, losses.
+//! The progress of `lockctl run` on stderr: wait, acquisition, loss.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -15,20 +15,20 @@ use crate::exit::print_message;
 use crate::inspect::{self, HolderReport};
 use crate::output::{json, millis, rounded};
 
-/// A shorter wait is not shown.
+/// The shortest wait that is shown.
 const FIRST_REPORT: Duration = Duration::from_millis(200);
-/// How often the line on a terminal is rewritten.
+/// The period in which the line on a terminal is rewritten.
 const TERMINAL_PERIOD: Duration = Duration::from_secs(1);
-/// The longest pause elsewhere. Each pause is twice as long as the one before.
+/// The longest pause between reports elsewhere. Each pause is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The longest wait for a server to say which client holds the lock.
+/// The longest wait for a server to name the holder.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The form of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Silent,
-    /// One line, which is rewritten and erased.
+    /// One line, which is rewritten, and erased at the end.
     Terminal,
     Lines,
     Json,
@@ -41,7 +41,7 @@ pub(crate) struct Progress<'a> {
     began: Moment,
 }
 
-/// A line of JSON.
+/// An event as a line of JSON.
 #[derive(Serialize)]
 struct Event<'a> {
     event: &'a str,
@@ -77,7 +77,7 @@ impl<'a> Progress<'a> {
         Self { format, name, began: Moment::now() }
     }
 
-    /// Shows the wait until it is dropped.
+    /// Shows the wait until the future is dropped.
     pub(crate) async fn show_wait(&self, locks: &Locker) -> Infallible {
         if self.format == Format::Silent {
             std::future::pending::<()>().await;
@@ -185,7 +185,7 @@ pub(crate) async fn inspect_briefly(locks: &Locker, name: &LockName) -> LockStat
     }
 }
 
-/// Returns "held by …", if the holder is known.
+/// Returns "held by …" if the holder is known.
 pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     let each = holders.iter().map(|holder| {
         let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
@@ -195,12 +195,12 @@ pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     (!all.is_empty()).then(|| format!("held by {all}"))
 }
 
-/// Writes at once, because other processes may write there too. A failure is ignored.
+/// Writes in one write, because other processes may write there too. Ignores failures.
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// Returns false if a shell has put lockctl into the background: it then uses the terminal itself.
+/// Returns false if a shell has put lockctl into the background, and uses the terminal itself.
 fn is_in_foreground() -> bool {
     tcgetpgrp(stderr()) == Ok(getpgrp())
 }

@@ -1,4 +1,4 @@
-//! `lockctl run`: hold a lock while a command runs.
+//! `lockctl run`: holding a lock while a command runs.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
@@ -59,7 +59,7 @@ async fn run_locked(url: &str, args: &Run, progress: &Progress<'_>) -> Result<Ex
     if let Some(stop) = ended.stop {
         let failure = stop.failure(&guard);
         if !guard.is_held() {
-            // There is nothing left to release.
+            // There is no hold to release.
             return Err(failure);
         }
         drop(guard);
@@ -68,19 +68,19 @@ async fn run_locked(url: &str, args: &Run, progress: &Progress<'_>) -> Result<Ex
     let exit =
         release_after_command(&locks, guard, args, Exit::of_command(ended.status), &mut signals)
             .await;
-    // Only after the release: lockctl dies of the signal, or stays with a script that does.
+    // Only after the release, because lockctl dies of the signal.
     match ended.interrupt.map(Interrupt::pass_on) {
         Some(death) => exit.and(Err(death)),
         None => exit,
     }
 }
 
-/// The time before the end of the lease at which the command is asked to stop.
+/// The time between SIGTERM to the command and the end of the lease.
 #[derive(Clone, Copy)]
 struct Grace {
     configured: Duration,
     ttl: Duration,
-    /// The longest lease so far: some are shorter than the ttl, and renewed earlier.
+    /// The longest lease so far: some backends have leases shorter than the ttl, renewed earlier.
     longest: Duration,
 }
 
@@ -126,7 +126,7 @@ async fn start(guard: &LockGuard, args: &Run) -> Result<Job, Failure> {
     let variables = [
         ("LOCK_NAME", Some(guard.name().as_str().to_owned())),
         ("LOCK_OWNER", Some(guard.owner().expose())),
-        // Without a token, that of an outer lockctl is removed, too.
+        // Without a token, that of an outer lockctl is removed as well.
         ("LOCK_FENCING_TOKEN", token),
     ];
     let ticket = guard.ticket().await;
@@ -184,7 +184,7 @@ async fn release_after_command(
         Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::NotHeld) => {
             Err(error.into())
         }
-        // The command ran under the lock to its end: its status counts. Only the time of the
+        // The command ran under the lock to its end, so its status counts. Only the time of the
         // release is unknown.
         Err(error) => {
             let bound = error.free_within().map(|bound| {
@@ -202,8 +202,8 @@ async fn next_ending_signal(signals: &mut Signals) -> Signal {
         if ENDING.contains(&signal) {
             return signal;
         }
-        // Without a command that could stop, lockctl stops itself. The terminal has signalled the
-        // rest of the group.
+        // There is no command to stop any more, so lockctl stops itself. The terminal has signalled
+        // the rest of the group.
         if signal == Signal::SIGTSTP && !group::is_orphaned() {
             let _ = raise(Signal::SIGSTOP);
         }
@@ -217,11 +217,11 @@ struct Completion {
     interrupt: Option<Interrupt>,
 }
 
-/// The command died of a signal that is meant for a script or a loop around lockctl as well.
+/// The death of the command by a signal that is also meant for a script or loop around lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Interrupt {
     signal: Signal,
-    /// The terminal sent it, but not to lockctl's own group, which was not in the foreground.
+    /// True if the terminal sent it, and not to lockctl's group, which was in the background.
     by_terminal: bool,
 }
 
@@ -244,9 +244,9 @@ impl Interrupt {
 /// The signal sent to the command because of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stop {
-    /// SIGTERM: no renewal is acknowledged, and the lease is about to expire.
+    /// SIGTERM, because no renewal is acknowledged and the lease is about to expire.
     Terminate,
-    /// SIGKILL.
+    /// SIGKILL, because the lock is lost or almost lost.
     Kill,
 }
 
@@ -258,8 +258,8 @@ impl Stop {
         }
     }
 
-    /// Returns the failure. The lock counts as lost even if it is not yet: the command could not
-    /// finish.
+    /// Returns the failure. The lock counts as lost even while it is held, because the command
+    /// could not finish.
     fn failure(self, guard: &LockGuard) -> Failure {
         let name = guard.name();
         let message = match self {
@@ -276,12 +276,12 @@ impl Stop {
     }
 }
 
-/// When a command resumes that was stopped together with lockctl.
+/// The time at which a command resumes that was stopped together with lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResumePolicy {
-    /// It was not stopped, or not with lockctl.
+    /// Never: it was not stopped, or not with lockctl.
     Never,
-    /// At once: there was no shell to stop for, or its SIGCONT does not arrive.
+    /// At once: no shell would resume it, or the shell's SIGCONT does not arrive.
     AtOnce,
     /// With the SIGCONT that resumes lockctl. The command gets only that one: a second one would
     /// resume a command that a key has stopped in between.
@@ -298,7 +298,7 @@ struct Supervisor<'a> {
     grace: Grace,
     stop: Option<Stop>,
     resumes: ResumePolicy,
-    /// The policy, if there is a shell to stop for.
+    /// The policy after a stop if there is a shell.
     resumes_after_stop: ResumePolicy,
     /// The signals that were forwarded to the command.
     forwarded: Vec<Signal>,
@@ -327,7 +327,7 @@ impl<'a> Supervisor<'a> {
         let mut pending_signal = None;
         loop {
             // Check the lock first after each wake-up: this process may have been stopped for long,
-            // and then no signal may help the command continue.
+            // and then no signal may let the command continue.
             let next_check_in = self.enforce_lease();
             if self.job.has_ended() {
                 return self.end();
@@ -354,10 +354,10 @@ impl<'a> Supervisor<'a> {
 
     /// Stops the command if the lock demands it. Returns when to check again, if there is a lease.
     fn enforce_lease(&mut self) -> Option<Duration> {
-        /// Timers stop while a machine is suspended, and leases do not: after it wakes up, the
-        /// command runs unlocked for no longer than this.
+        /// Timers stop while a machine is suspended, and leases do not. After a suspension, the
+        /// command runs without the lock for no longer than this.
         const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-        /// The time for the kernel to deliver SIGKILL, possibly late.
+        /// The time that the kernel has to deliver SIGKILL.
         const KILL_MARGIN: Duration = Duration::from_millis(250);
 
         let left = self.guard.valid_for();
@@ -394,8 +394,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Stops lockctl, and the script or pipeline around it, together with a command that job
-    /// control has stopped: the shell would wait for them. They resume when the shell says so. A
-    /// command stopped in any other way keeps its lock.
+    /// control has stopped: the shell waits until all have stopped, and resumes them. A command
+    /// that was stopped in any other way keeps its lock.
     fn stop_with_the_command(&mut self) {
         use Signal::{SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
         let Some(terminal) = &mut self.terminal else { return };
@@ -405,7 +405,7 @@ impl<'a> Supervisor<'a> {
             }
             Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.resumes_after_stop,
             Some(SIGTSTP) => self.stop_by_key(),
-            // A lockctl stops so if it is the command, or part of it.
+            // A lockctl that is the command, or part of it, stops by SIGSTOP.
             Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
                 self.stop_by_key();
             }
@@ -437,12 +437,12 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Gives the terminal to the command. Returns true if the command has it now, and is resumed.
+    /// Gives the terminal to the command and resumes it. Returns true if the command has it now.
     fn give_terminal(&mut self) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         let given = terminal.is_for_command() && terminal.give_to(self.job.group());
         if given {
-            // It may have asked for the terminal already, and been stopped for that.
+            // It may have used the terminal already, and been stopped for that.
             self.job.signal(Signal::SIGCONT);
         }
         given
@@ -450,7 +450,7 @@ impl<'a> Supervisor<'a> {
 
     fn end(mut self) -> Result<Completion, Failure> {
         if self.stop.is_some() {
-            // Processes that the command left in its group must not run unlocked.
+            // Processes that the command left in its group must not run without the lock.
             self.job.signal(Signal::SIGKILL);
         }
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
@@ -486,7 +486,7 @@ mod tests {
     const GRACE: Grace =
         Grace { configured: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
 
-    /// Runs a script under a lock that is not renewed. Returns how it ended, how long it ran, and
+    /// Runs a script under a lock that is not renewed. Returns its end, the time that it took, and
     /// whether the lock was still held then.
     async fn run_unrenewed(script: &str) -> (Completion, Duration, bool) {
         let lock = Locker::new(Memory::new()).lock("n").unwrap();
@@ -513,8 +513,8 @@ mod tests {
             run_unrenewed("trap 'exit 7' TERM; while :; do sleep 0.02; done").await;
         assert_eq!(ended.stop, Some(Stop::Terminate));
         assert_eq!(ended.status.code(), Some(7));
-        assert!(took >= TTL - TTL / 100 - GRACE.configured, "not before there is need: {took:?}");
-        assert!(held, "it is gone before the lock can pass on: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.configured, "stopped too early: {took:?}");
+        assert!(held, "the command ended after the lease: {took:?}");
     }
 
     #[tokio::test]
@@ -522,11 +522,8 @@ mod tests {
         let (ended, took, held) = run_unrenewed("trap '' TERM; while :; do sleep 0.02; done").await;
         assert_eq!(ended.stop, Some(Stop::Kill));
         assert_eq!(Exit::of_command(ended.status), Exit::by_signal(9));
-        assert!(
-            took >= TTL - TTL / 100 - GRACE.configured / 4,
-            "not before there is need: {took:?}"
-        );
-        assert!(held, "it is gone before the lock can pass on: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.configured / 4, "stopped too early: {took:?}");
+        assert!(held, "the command ended after the lease: {took:?}");
     }
 
     #[tokio::test]

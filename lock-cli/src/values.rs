@@ -25,16 +25,16 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Parses the longest wait. As in flock(1), zero means not to wait.
+/// Parses the longest wait. Zero means not to wait, as in flock(1).
 pub(crate) fn wait_time(text: &str) -> Result<Duration, String> {
     duration(text).and_then(bounded).ok_or_else(|| {
-        "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or leave it out \
-         to wait for ever"
+        "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or leave the \
+         option out to wait for ever"
             .to_owned()
     })
 }
 
-/// Reads a duration. As in flock(1), a plain number is seconds.
+/// Parses a duration. A plain number is seconds, as in flock(1).
 fn duration(text: &str) -> Option<Duration> {
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Duration::try_from_secs_f64(text.parse().ok()?).ok();
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// The page about backends states the limits.
+    /// Checks that the page about backends states the limits.
     #[test]
     fn the_docs_have_the_limits_of_a_lease() {
         let why = lease("0").unwrap_err();
