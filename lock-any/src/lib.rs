@@ -73,6 +73,7 @@
 //! In the repository: `docs/backends.md`, `docs/coming-from.md`, and `docs/protocol/` for the
 //! layouts that clients in other languages share.
 
+mod backends;
 mod options;
 #[cfg(feature = "quorum")]
 mod quorum_url;
@@ -98,6 +99,7 @@ pub use lock_zookeeper as zookeeper;
 #[cfg(feature = "quorum")]
 pub use quorum_url::redlock;
 
+use backends::{KNOWN, unknown_backend};
 use lock_core::url::Url;
 use options::CommonOptions;
 
@@ -151,40 +153,9 @@ async fn open(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Erro
         #[cfg(feature = "quorum")]
         "quorum" => quorum_url::builder(url, max_ttl).await,
         #[cfg(not(feature = "quorum"))]
-        "quorum" => Err(feature_is_off("quorum", "quorum")),
-        _ => server(url, max_ttl).await,
+        "quorum" => Err(backends::feature_is_off("quorum", "quorum")),
+        _ => backends::connect(url, max_ttl).await,
     }
-}
-
-/// Connects to a backend other than a quorum.
-async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
-    Ok(match url.scheme() {
-        "memory" => memory(url)?,
-        #[cfg(feature = "file")]
-        "file" => file_backend(url)?,
-        #[cfg(not(feature = "file"))]
-        "file" => return Err(feature_is_off("file", "file")),
-        #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster" => redis_backend(url, max_ttl).await?,
-        #[cfg(not(feature = "redis"))]
-        scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster") => {
-            let _ = max_ttl;
-            return Err(feature_is_off(scheme, "redis"));
-        }
-        #[cfg(feature = "zookeeper")]
-        "zookeeper" | "zookeeper+tls" => zookeeper_backend(url).await?,
-        #[cfg(not(feature = "zookeeper"))]
-        scheme @ ("zookeeper" | "zookeeper+tls") => {
-            return Err(feature_is_off(scheme, "zookeeper"));
-        }
-        #[cfg(feature = "memcache")]
-        "memcache" => Locker::builder(lock_memcache::Memcached::connect(url).await?),
-        #[cfg(not(feature = "memcache"))]
-        "memcache" => return Err(feature_is_off("memcache", "memcache")),
-        unknown => return Err(unknown_backend(unknown)),
-    })
 }
 
 /// Returns the default lease of locks of `url`, if its options `ttl` or `max_ttl` set one. No I/O.
@@ -197,23 +168,6 @@ pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
     Ok(parse(url)?.1.ttl())
 }
 
-/// The schemes that [`connect`] understands, whether or not their features are on.
-const KNOWN: &[&str] = &[
-    "memory:",
-    "file:",
-    "redis:",
-    "rediss:",
-    "redis+unix:",
-    "redis+sentinel:",
-    "rediss+sentinel:",
-    "redis+cluster:",
-    "rediss+cluster:",
-    "zookeeper:",
-    "zookeeper+tls:",
-    "memcache:",
-    "quorum:",
-];
-
 fn parse(url: &str) -> Result<(Url, CommonOptions), Error> {
     let mut url = Url::parse(url)?;
     if !KNOWN.iter().any(|known| known.strip_suffix(':') == Some(url.scheme())) {
@@ -221,42 +175,6 @@ fn parse(url: &str) -> Result<(Url, CommonOptions), Error> {
     }
     let common = CommonOptions::take_from(&mut url)?;
     Ok((url, common))
-}
-
-fn memory(mut url: Url) -> Result<LockerBuilder, Error> {
-    use std::sync::LazyLock;
-
-    // The same URL names the same locks, as with every other backend.
-    static SPACE: LazyLock<Memory> = LazyLock::new(Memory::new);
-
-    let private = url.take("private")?;
-    url.no_more_options()?;
-    if !matches!(url.location(), "" | "//") {
-        let why = "nothing goes between the scheme and the options: write memory:";
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
-    match private.as_deref() {
-        None => Ok(Locker::builder(SPACE.clone())),
-        Some("yes") => Ok(Locker::builder(Memory::new())),
-        Some(_) => Err(Error::new(ErrorKind::Invalid, "the URL option private is yes")),
-    }
-}
-
-#[cfg(feature = "file")]
-fn file_backend(mut url: Url) -> Result<LockerBuilder, Error> {
-    let share = url.take("share")?;
-    url.no_more_options()?;
-    let backend = match (url.path()?, share.as_deref()) {
-        (Some(dir), None) => lock_file::FileLocks::at(dir)?,
-        (None, None) => lock_file::FileLocks::for_this_user()?,
-        (Some(dir), Some("group")) => lock_file::FileLocks::shared_with_group(dir)?,
-        _ => {
-            let why =
-                "the URL option share is group, and needs a directory: file:///dir?share=group";
-            return Err(Error::new(ErrorKind::Invalid, why));
-        }
-    };
-    Ok(Locker::builder(backend))
 }
 
 /// Returns the directory in which the locks of a `file:` URL are, without touching it; `None` for
@@ -270,34 +188,4 @@ pub fn directory_of(url: &str) -> Option<std::path::PathBuf> {
     }
     let given = url.path().ok()?.map(std::path::PathBuf::from);
     Some(given.unwrap_or_else(lock_file::FileLocks::directory_of_this_user))
-}
-
-#[cfg(feature = "redis")]
-async fn redis_backend(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
-    let scheme = url.scheme().to_owned();
-    let mut config = lock_redis::Config::try_from(url).map_err(|error| match error.kind() {
-        // The missing feature is switched on in this test.
-        ErrorKind::Unsupported => feature_is_off(&scheme, "tls"),
-        _ => error,
-    })?;
-    if let Some(max_ttl) = max_ttl {
-        config = config.max_ttl(max_ttl)?;
-    }
-    Ok(Locker::builder(lock_redis::Redis::connect(config).await?))
-}
-
-#[cfg(feature = "zookeeper")]
-async fn zookeeper_backend(url: Url) -> Result<LockerBuilder, Error> {
-    Ok(Locker::builder(lock_zookeeper::ZooKeeper::connect(url).await?))
-}
-
-fn unknown_backend(scheme: &str) -> Error {
-    let message = format!("unknown backend {scheme:?}; known are {}", KNOWN.join(", "));
-    Error::new(ErrorKind::Invalid, message)
-}
-
-fn feature_is_off(scheme: &str, feature: &str) -> Error {
-    let message =
-        format!("{scheme}: needs the Cargo feature {feature:?} of lock-any, which is off");
-    Error::new(ErrorKind::Unsupported, message)
 }

@@ -8,8 +8,8 @@ use lock_core::url::Url;
 use lock_core::{Error, ErrorKind, Locker, LockerBuilder};
 use lock_quorum::{Quorum, QuorumBuilder};
 
+use crate::backends;
 use crate::options::{COMMON, LONGEST_WAIT, take_within};
-use crate::server;
 
 /// Connects to a majority of the servers at `urls`, as `quorum:?member=…` of
 /// [`connect`](crate::connect) does: Redlock, if they are independent Redis servers.
@@ -65,7 +65,7 @@ fn quorum_of(members: Vec<Url>, max_ttl: Option<Duration>) -> QuorumBuilder {
     let builder = members.into_iter().fold(Quorum::builder(), |builder, member| {
         builder.member_by(shown(&member), move || {
             let member = member.clone();
-            async move { Ok(Arc::clone(server(member, max_ttl).await?.backend())) }
+            async move { Ok(Arc::clone(backends::connect(member, max_ttl).await?.backend())) }
         })
     });
     match max_ttl {

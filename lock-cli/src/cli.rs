@@ -5,22 +5,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use lock_any::{LockName, OwnerId};
 
-use crate::advice::advice;
 use crate::exit::{Exit, Failure};
 use crate::help;
-use crate::values::{lease, patience, span, status};
-
-/// The arguments, once read.
-pub(crate) struct Cli {
-    /// The option of that name; see [`backend`].
-    pub(crate) backend: Option<String>,
-    pub(crate) verb: Verb,
-}
+use crate::values::{lease, positive_duration, status, wait_time};
 
 /// Locks for shells and scripts: hold one while a command runs, or from one command to the next.
 #[derive(Parser)]
@@ -32,12 +23,12 @@ pub(crate) struct Cli {
     after_help = "Each verb has examples: lockctl VERB --help.",
     after_long_help = help::AFTER_ALL
 )]
-struct Arguments {
-    /// Where the locks live, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
+pub(crate) struct Cli {
+    /// The URL of the backend, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
     #[arg(long, global = true, value_name = "URL")]
-    backend: Option<String>,
+    pub(crate) backend: Option<String>,
     #[command(subcommand)]
-    verb: Verb,
+    pub(crate) verb: Verb,
 }
 
 #[derive(Subcommand)]
@@ -58,7 +49,7 @@ pub(crate) enum Verb {
 pub(crate) const VERBS: &[&str] =
     &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
 
-/// The internal verbs by which lockctl starts itself.
+/// The internal verbs, with which lockctl starts itself.
 #[derive(Parser)]
 #[command(name = "lockctl", disable_help_subcommand = true, disable_help_flag = true)]
 pub(crate) enum InternalVerb {
@@ -68,14 +59,14 @@ pub(crate) enum InternalVerb {
     Die(Die),
 }
 
-/// A verb by which lockctl starts itself; see `exec.rs`.
+/// The verb that becomes the command; see `exec.rs`.
 pub(crate) const EXEC: &str = "__exec";
-/// A verb that lockctl becomes; see `death.rs`.
+/// The verb that dies of a signal; see `death.rs`.
 pub(crate) const DIE: &str = "__die";
 
 /// Returns a command that runs lockctl itself with another verb.
 pub(crate) fn reexec(verb: &str) -> Command {
-    // Still this program if its file was replaced meanwhile.
+    // Not the path of the program, whose file may have been replaced meanwhile.
     let mut lockctl = Command::new("/proc/self/exe");
     lockctl.arg0("lockctl").arg(verb);
     lockctl
@@ -85,7 +76,7 @@ pub(crate) fn reexec(verb: &str) -> Command {
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] run [OPTIONS] NAME -- CMD [ARG]...",
-    after_help = "Try --help for examples, exit statuses, and for what is not promised.",
+    after_help = "Try --help for examples, exit statuses and limits.",
     after_long_help = help::AFTER_RUN
 )]
 pub(crate) struct Run {
@@ -94,34 +85,34 @@ pub(crate) struct Run {
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) patience: WaitOptions,
+    pub(crate) wait_options: WaitOptions,
 
-    /// Keep the lock held for at least that long, even if the command ends earlier
-    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
+    /// Hold the lock for at least that long, even if the command ends earlier
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
-    /// How long before the end of a lease that cannot be renewed the command is asked to stop; must
-    /// be less than a third of the ttl [default: a sixth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
+    /// The time between SIGTERM to the command and the end of a lease that cannot be renewed. Less
+    /// than a third of the ttl [default: a sixth of the ttl, at most 5s]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Show on stderr who holds the lock while lockctl waits; a terminal shows it anyway
+    /// Show the holder on stderr while lockctl waits; a terminal shows it anyway
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) verbose: bool,
 
-    /// Lines of JSON on stderr: when lockctl waited, and acquired and lost the lock
+    /// Write events to stderr as lines of JSON: waiting, acquired, lost
     #[arg(long)]
     pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) name: NameArg,
 
-    /// The command, and its arguments
+    /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Take a lock that outlives this command, until it is released or its lease ends
+/// Acquire a lock that outlives lockctl, until it is released or its lease ends
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] acquire [OPTIONS] NAME",
@@ -134,7 +125,7 @@ pub(crate) struct Acquire {
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) patience: WaitOptions,
+    pub(crate) wait_options: WaitOptions,
 
     #[command(flatten)]
     pub(crate) name: NameArg,
@@ -149,9 +140,9 @@ pub(crate) struct Acquire {
 )]
 pub(crate) struct Renew {
     #[command(flatten)]
-    pub(crate) right: OwnerArg,
+    pub(crate) owner: OwnerArg,
 
-    /// How long the lease lasts from now on at least; it is never shortened [default: 30s]
+    /// The least time for which the lease lasts from now on; it is never shortened [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
@@ -168,13 +159,13 @@ pub(crate) struct Renew {
 )]
 pub(crate) struct Release {
     #[command(flatten)]
-    pub(crate) right: OwnerArg,
+    pub(crate) owner: OwnerArg,
 
     #[command(flatten)]
     pub(crate) name: NameArg,
 }
 
-/// Show who holds a lock
+/// Show the holder of a lock
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] inspect [--json] [--show-owner] NAME",
@@ -182,7 +173,7 @@ pub(crate) struct Release {
     after_long_help = help::AFTER_INSPECT
 )]
 pub(crate) struct Inspect {
-    /// One line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -202,11 +193,11 @@ pub(crate) struct Inspect {
     after_long_help = help::AFTER_LIST
 )]
 pub(crate) struct List {
-    /// A line of JSON for each lock
+    /// Print a line of JSON for each lock
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Only names that begin with this
+    /// List only names that begin with this
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) prefix: String,
@@ -215,13 +206,13 @@ pub(crate) struct List {
 /// End another client's hold of a lock
 #[derive(Args)]
 #[command(
-    group = ArgGroup::new("whom").required(true).args(["owner", "force"]),
+    group = ArgGroup::new("holder").required(true).args(["owner", "force"]),
     override_usage = "lockctl [--backend URL] break (--owner OWNER | --force) NAME",
     after_help = "Try --help for examples and exit statuses.",
     after_long_help = help::AFTER_BREAK
 )]
 pub(crate) struct Break {
-    /// End the hold of this owner, and of no later one
+    /// End the hold of this owner, and no later hold
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     pub(crate) owner: Option<OwnerId>,
 
@@ -258,8 +249,8 @@ pub(crate) struct Man {
 
 #[derive(Args)]
 pub(crate) struct WaitOptions {
-    /// Give up after that long [default: wait for ever]
-    #[arg(short, long, value_name = "DURATION", value_parser = patience, allow_hyphen_values = true)]
+    /// Wait for at most that long [default: wait for ever]
+    #[arg(short, long, value_name = "DURATION", value_parser = wait_time, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
     /// Do not wait at all
@@ -290,13 +281,13 @@ impl NameArg {
 
 #[derive(Args)]
 pub(crate) struct OwnerArg {
-    /// The owner id that acquire has printed [default: $LOCK_OWNER]
+    /// The owner id that acquire printed [default: $LOCK_OWNER]
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     owner: Option<OwnerId>,
 }
 
 impl OwnerArg {
-    pub(crate) fn owner(&self) -> Result<OwnerId, Failure> {
+    pub(crate) fn get(&self) -> Result<OwnerId, Failure> {
         if let Some(owner) = self.owner {
             return Ok(owner);
         }
@@ -312,7 +303,7 @@ impl OwnerArg {
 
 #[derive(Args)]
 pub(crate) struct Exec {
-    /// The process that must be alive.
+    /// The process with which the command dies.
     #[arg(long)]
     pub(crate) parent: Option<i32>,
     #[arg(last = true, required = true)]
@@ -324,34 +315,9 @@ pub(crate) struct Die {
     pub(crate) signal: i32,
 }
 
-/// Parses the arguments of an internal verb, if lockctl was started by itself.
-pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
-    let is_inner = |verb: OsString| verb == EXEC || verb == DIE;
-    if !std::env::args_os().nth(1).is_some_and(is_inner) {
-        return Ok(None);
-    }
-    InternalVerb::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
-}
-
-/// Parses the arguments. Returns `None` if they only asked for help, which was printed.
-pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
-    let given = match Arguments::try_parse() {
-        Ok(given) => given,
-        Err(error)
-            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
-        {
-            // A reader that closed the pipe has read enough.
-            let _ = error.print();
-            return Ok(None);
-        }
-        Err(error) => return Err(Failure::usage(advice(&error))),
-    };
-    Ok(Some(Cli { backend: given.backend, verb: given.verb }))
-}
-
-/// Returns the definition, complete with the additions of clap.
+/// Returns the definition with clap's additions.
 pub(crate) fn definition() -> clap::Command {
-    let mut definition = Arguments::command().disable_help_subcommand(true);
+    let mut definition = Cli::command().disable_help_subcommand(true);
     definition.build();
     definition
 }
@@ -364,8 +330,8 @@ pub(crate) fn usage(verb: Option<&str>) -> String {
     usage.trim_start_matches("Usage: ").trim().to_owned()
 }
 
-/// Returns the URL: the option's, else that of the environment, else the default. Only verbs that
-/// use a URL read it.
+/// Returns the URL of the option, else of the environment, else the default. Not called for a verb
+/// that uses no URL: a wrong one must not stop it.
 pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
     choose(option, std::env::var_os("LOCK_BACKEND"))
 }
@@ -386,13 +352,13 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Arguments::command().debug_assert();
+        Cli::command().debug_assert();
         InternalVerb::command().debug_assert();
     }
 
     #[test]
     fn every_verb_has_its_name_and_its_usage() {
-        let definition = Arguments::command();
+        let definition = Cli::command();
         let names: Vec<&str> = definition.get_subcommands().map(clap::Command::get_name).collect();
         assert_eq!(names, VERBS);
         for verb in VERBS {
@@ -403,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_is_that_of_the_option_then_of_the_environment_then_the_default() {
+    fn the_option_precedes_the_environment_and_the_default() {
         for (option, environment, chosen) in [
             (None, None, "file:"),
             (None, Some(""), "file:"),

@@ -10,21 +10,26 @@ use nix::sys::prctl::set_dumpable;
 use nix::sys::signal::{SigSet, Signal, raise};
 
 use crate::cli::{self, Die};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure};
 
-/// Becomes the verb that dies of `signal`. Returns only if that fails.
-pub(crate) fn die_of(signal: Signal) {
-    // A failure leaves the exit status, which a shell shows in the same way.
-    let _ = cli::reexec(cli::DIE).arg((signal as i32).to_string()).exec();
+/// Reports the failure, and dies of its signal if it has one. Otherwise returns the exit status.
+pub(crate) fn end_with(failure: Failure) -> Exit {
+    let signal = failure.signal();
+    let exit = failure.report();
+    if let Some(signal) = signal {
+        // A failure of exec(2) leaves the exit status, which a shell shows in the same way.
+        let _ = cli::reexec(cli::DIE).arg((signal as i32).to_string()).exec();
+    }
+    exit
 }
 
 /// Dies of the signal. Returns only if it is ignored, or this is the first process of a container.
-pub(crate) fn die(order: &Die) -> Exit {
-    if let Ok(signal) = Signal::try_from(order.signal) {
-        // SIGQUIT is meant for the command, whose core dump may be wanted. That of lockctl is not.
+pub(crate) fn die(args: &Die) -> Exit {
+    if let Ok(signal) = Signal::try_from(args.signal) {
+        // SIGQUIT is for the command, whose core dump may be wanted. A dump of lockctl is not.
         let _ = set_dumpable(false);
         let _ = SigSet::from(signal).thread_unblock();
         let _ = raise(signal);
     }
-    Exit::by_signal(order.signal)
+    Exit::by_signal(args.signal)
 }

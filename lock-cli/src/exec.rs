@@ -16,22 +16,22 @@ use crate::cli::Exec;
 use crate::exit::{Exit, Failure, chain};
 
 /// Becomes the command. Returns only if that fails.
-pub(crate) fn exec_command(order: &Exec) -> Failure {
-    if let Some(parent) = order.parent {
+pub(crate) fn exec_command(args: &Exec) -> Failure {
+    if let Some(parent) = args.parent {
         if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
-            return Failure::internal("cannot tie the command to lockctl", &error);
+            return Failure::internal("cannot make the command die with lockctl", &error);
         }
         // lockctl may have died before the request.
         if getppid() != Pid::from_raw(parent) {
             return Failure::new(Exit::LOST, "lockctl died before its command began");
         }
     }
-    let (program, arguments) = order.command.split_first().expect("clap demands a command");
+    let (program, arguments) = args.command.split_first().expect("clap demands a command");
     let error = Command::new(program).args(arguments).exec();
     cannot_run(program, &error)
 }
 
-/// Returns true if this process dies with another lockctl.
+/// Returns true if the kernel kills this process when an outer lockctl dies.
 pub(crate) fn is_killed_with_parent() -> bool {
     get_pdeathsig() == Ok(Some(Signal::SIGKILL))
 }

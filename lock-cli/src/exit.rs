@@ -8,8 +8,6 @@ use std::process::{ExitCode, ExitStatus};
 use lock_any::ErrorKind;
 use nix::sys::signal::Signal;
 
-use crate::{death, job};
-
 /// An exit status of lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit(u8);
@@ -28,9 +26,9 @@ impl Exit {
     pub(crate) const LOST: Self = Self(76);
     /// Credentials or rights are missing.
     pub(crate) const DENIED: Self = Self(77);
-    /// As in a shell: there is such a command, but it cannot be run.
+    /// The command exists, but cannot be run, as in a shell.
     pub(crate) const CANNOT_RUN: Self = Self(126);
-    /// As in a shell: there is no such command.
+    /// The command does not exist, as in a shell.
     pub(crate) const NOT_FOUND: Self = Self(127);
 
     pub(crate) fn with(status: u8) -> Self {
@@ -75,7 +73,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The reason why lockctl ends otherwise than with the status of its command.
+/// The reason for an end other than that of the command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -93,13 +91,13 @@ impl Failure {
         Self::new(Exit::USAGE, message)
     }
 
-    /// Returns the end by a signal, without a message: its sender knows.
+    /// Returns an end by a signal, without a message, because its sender knows.
     pub(crate) fn signalled(signal: Signal) -> Self {
         Self { exit: Exit::by_signal(signal as i32), message: None, signal: Some(signal) }
     }
 
-    pub(crate) fn internal(what: &str, why: &dyn StdError) -> Self {
-        Self::new(Exit::INTERNAL, format!("{what}: {}", chain(why)))
+    pub(crate) fn internal(problem: &str, cause: &dyn StdError) -> Self {
+        Self::new(Exit::INTERNAL, format!("{problem}: {}", chain(cause)))
     }
 
     /// Returns the reason for the loss of the lock, if it was lost.
@@ -107,21 +105,17 @@ impl Failure {
         self.message.as_deref().filter(|_| self.exit == Exit::LOST)
     }
 
-    pub(crate) fn report(self) -> Exit {
-        if let Some(message) = &self.message {
-            say(message);
-        }
-        self.exit
+    /// Returns the signal of which lockctl is to die.
+    pub(crate) fn signal(&self) -> Option<Signal> {
+        self.signal
     }
 
-    /// Ends lockctl, unless the caller is to exit.
-    pub(crate) fn end(self) -> Exit {
-        let signal = self.signal;
-        let exit = self.report();
-        if let Some(signal) = signal {
-            death::die_of(signal);
+    /// Writes the message to stderr. Returns the exit status.
+    pub(crate) fn report(self) -> Exit {
+        if let Some(message) = &self.message {
+            print_message(message);
         }
-        exit
+        self.exit
     }
 }
 
@@ -142,9 +136,9 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
     text
 }
 
-/// Writes one line to stderr at once, because other processes may write there too. A failure is
-/// ignored.
-pub(crate) fn say(message: &str) {
+/// Writes one line to stderr in one write, because other processes may write there too. Ignores
+/// failures.
+pub(crate) fn print_message(message: &str) {
     let line = format!("lockctl: {}\n", one_line(message));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
@@ -162,20 +156,20 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// Makes a panic in any thread end lockctl with [`Exit::INTERNAL`], one line, and the death of the
-/// command: the renewal of the lock may be dead.
-pub(crate) fn end_panics_in_one_line() {
-    std::panic::set_hook(Box::new(|panic| {
+/// Makes a panic in any thread end lockctl with one line and [`Exit::INTERNAL`]. Kills the command
+/// as well, because the renewal of the lock may be dead.
+pub(crate) fn end_on_panic(kill_command: fn()) {
+    std::panic::set_hook(Box::new(move |panic| {
         let payload = panic.payload();
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         let text = text.unwrap_or("no reason given");
         let place = panic.location().map(ToString::to_string);
-        say(&format!(
+        print_message(&format!(
             "internal error, please report it: {text} ({})",
             place.as_deref().unwrap_or("unknown place")
         ));
-        job::kill_running();
+        kill_command();
         std::process::exit(i32::from(Exit::INTERNAL.0));
     }));
 }
@@ -187,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_ends() {
+    fn messages_are_one_line_of_limited_length() {
         assert_eq!(one_line("a\n  b\u{1b}[2J\tc"), "a b?[2J c");
         assert_eq!(one_line(&"é".repeat(10_000)).chars().count(), 601);
     }
@@ -204,7 +198,7 @@ mod tests {
     fn a_panic_is_status_70_and_one_line() {
         const AGAIN: &str = "LOCKCTL_TEST_PANICS";
         if std::env::var_os(AGAIN).is_some() {
-            end_panics_in_one_line();
+            end_on_panic(|| {});
             let _ = std::thread::spawn(|| panic!("two\nlines")).join();
             unreachable!("the process ended with the panic");
         }

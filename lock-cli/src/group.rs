@@ -1,31 +1,31 @@
-//! The process group of lockctl, together with the script or pipeline around it.
+//! The process group of lockctl and of the script or pipeline around it.
 //!
-//! A terminal signals its foreground group. While that is the command's, this group has to get the
-//! same signals.
+//! A terminal signals its foreground group. While that is the command's, this group needs the same
+//! signals from lockctl.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
 
 /// Signals lockctl's own group, and lockctl with it.
 pub(crate) fn signal(signal: Signal) {
-    // Not killpg(2) with the group's number: that is 1 in some containers, which means all
+    // Not killpg(2) with the number of the group: it is 1 in some containers, and then means all
     // processes.
     let own_group = Pid::from_raw(0);
     let _ = kill(own_group, signal);
 }
 
-/// Stops lockctl's own group until the shell resumes it. Returns false without a shell to do so:
-/// the kernel does not let a terminal stop such a group either.
+/// Stops lockctl's own group until the shell resumes it. Returns false if there is no shell to
+/// resume it: then the kernel does not let a terminal stop the group either.
 pub(crate) fn stop() -> bool {
     if is_orphaned() {
         return false;
     }
-    // Not SIGTSTP, which lockctl catches, and would forward when it goes on.
+    // Not SIGTSTP, which lockctl catches, and would forward when it resumes.
     signal(Signal::SIGSTOP);
     true
 }
 
-/// Returns true if no ancestor in this session is outside of the group.
+/// Returns true if no ancestor in this session is outside the group.
 pub(crate) fn is_orphaned() -> bool {
     let mut ancestor = getppid();
     loop {
@@ -41,7 +41,7 @@ pub(crate) fn is_orphaned() -> bool {
         }
         match parent_of(ancestor) {
             Some(parent) => ancestor = parent,
-            // Unknown: as with most groups, there is probably a shell.
+            // Unknown: most groups have a shell.
             None => return false,
         }
     }
@@ -49,7 +49,7 @@ pub(crate) fn is_orphaned() -> bool {
 
 fn parent_of(process: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The program's name, in parentheses, may hold anything.
+    // The program's name, in parentheses, may contain anything.
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(1)?.parse().ok().map(Pid::from_raw)
 }

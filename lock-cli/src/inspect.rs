@@ -1,4 +1,4 @@
-//! `lockctl inspect` and `list`: state without changes.
+//! `lockctl inspect` and `list`: the state of locks, unchanged.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -8,19 +8,19 @@ use lock_any::{LockName, Locker};
 use serde::Serialize;
 
 use crate::cli::{Inspect, List};
+use crate::connect::{Capability, connect_for, directory_of};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, print, rounded};
-use crate::reach::{Capability, connect_for, directory_of};
 
-pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure> {
-    let name = order.name.get();
+pub(crate) async fn inspect(url: &str, args: &Inspect) -> Result<Exit, Failure> {
+    let name = args.name.get();
     let locks = connect_for("inspect", &[Capability::Inspecting], url).await?;
     let state = locks.inspect(name).await?;
     let directory = directory_of(url);
-    print(&match order.json {
-        true => json(&LockReport { directory, ..LockReport::of(name, &state, order.show_owner) })?,
+    print(&match args.json {
+        true => json(&LockReport { directory, ..LockReport::of(name, &state, args.show_owner) })?,
         false => {
-            text(name, &state, order.show_owner)
+            text(name, &state, args.show_owner)
                 + &directory.as_deref().map(directory_row).unwrap_or_default()
         }
     })?;
@@ -30,25 +30,25 @@ pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure>
     })
 }
 
-pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
+pub(crate) async fn list(url: &str, args: &List) -> Result<Exit, Failure> {
     let locks = connect_for("list the locks", &[Capability::Listing], url).await?;
-    each_page(&locks, &order.prefix, async |page| {
+    for_each_page(&locks, &args.prefix, async |page| {
         let mut lines = String::new();
         for Listed { name, state, .. } in page {
-            lines += &match order.json {
+            lines += &match args.json {
                 true => json(&LockReport::of(name, state, false))?,
                 false => line(name, state),
             };
         }
-        output::offer(&lines)
+        output::print_more(&lines)
     })
     .await?;
     Ok(Exit::SUCCESS)
 }
 
-/// Shows all locks, sorted by name, one page at a time because there may be millions, until `show`
-/// stops.
-async fn each_page(
+/// Shows all locks, sorted by name, until `show` stops. One page at a time, because there may be
+/// millions.
+async fn for_each_page(
     locks: &Locker,
     prefix: &str,
     mut show: impl AsyncFnMut(&[Listed]) -> Result<ControlFlow<()>, Failure>,
@@ -69,20 +69,20 @@ async fn each_page(
     }
 }
 
-/// A lock as JSON.
+/// The JSON of a lock.
 #[derive(Serialize)]
 struct LockReport<'a> {
     name: &'a str,
     held: bool,
     holders: Vec<HolderReport<'a>>,
     waiting: Option<u64>,
-    /// On the server.
+    /// The key on the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
-    /// Of locks on files.
+    /// The directory of lock files.
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<String>,
-    /// Of a quorum.
+    /// The members of a quorum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberReport<'a>>,
 }
@@ -110,18 +110,18 @@ pub(crate) struct HolderReport<'a> {
 
 impl<'a> LockReport<'a> {
     fn of(name: &'a LockName, state: &'a LockState, show_owner: bool) -> Self {
-        let seen = |holders: &'a [Holder]| -> Vec<_> {
+        let reports = |holders: &'a [Holder]| -> Vec<_> {
             holders.iter().map(|holder| HolderReport::of(holder, show_owner)).collect()
         };
         let members = state.members.iter().map(|member| MemberReport {
             member: &member.name,
-            holders: member.holders.as_deref().ok().map(seen),
+            holders: member.holders.as_deref().ok().map(reports),
             fault: member.holders.as_ref().err().map(String::as_str),
         });
         Self {
             name: name.as_str(),
             held: !state.holders.is_empty(),
-            holders: seen(&state.holders),
+            holders: reports(&state.holders),
             waiting: state.waiting,
             key: state.key.as_deref(),
             directory: None,
@@ -162,19 +162,19 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
     row("waiting", state.waiting.map(|waiting| waiting.to_string()));
     row("key", state.key.as_deref().map(|key| describe_key(name, key)));
     for member in &state.members {
-        let sees = match &member.holders {
+        let view = match &member.holders {
             Ok(holders) if holders.is_empty() => "free".to_owned(),
             Ok(holders) => {
                 holders.iter().map(|h| describe(h, show_owner)).collect::<Vec<_>>().join("; ")
             }
             Err(fault) => format!("no answer: {fault}"),
         };
-        let _ = writeln!(text, "  {}: {sees}", member.name);
+        let _ = writeln!(text, "  {}: {view}", member.name);
     }
     text
 }
 
-/// Shows the key under which clients of other libraries find the lock.
+/// Returns the key under which clients of other libraries find the lock, as text for people.
 pub(crate) fn describe_key(name: &LockName, key: &str) -> String {
     let note = if key.ends_with(name.as_str()) { "" } else { " (the name is encoded)" };
     // A prefix may contain any character.
@@ -203,12 +203,12 @@ fn line(name: &LockName, state: &LockState) -> String {
 /// Returns the label of a holder, and the part of its owner id that gives no right.
 pub(crate) fn describe(holder: &Holder, show_owner: bool) -> String {
     let owner = match holder.owner {
-        None => "of another kind, without an owner id".to_owned(),
+        None => "a client without an owner id".to_owned(),
         Some(owner) if show_owner => owner.expose(),
         Some(owner) => format!("{}…", owner.short()),
     };
     match &holder.label {
-        // Another client may have written it: terminal escapes are disarmed.
+        // Another client has written it: it may contain terminal escapes.
         Some(label) => format!("{} ({owner})", label.as_str().escape_debug()),
         None => owner,
     }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_pages_are_shown_each_lock_once() {
+    async fn list_shows_each_lock_once() {
         let locks = Locker::new(Memory::new());
         let mut guards = Vec::new();
         for number in 0..1234 {
@@ -230,7 +230,7 @@ mod tests {
         }
         guards.push(locks.lock("other").unwrap().acquire().await.unwrap());
         let (mut seen, mut pages) = (Vec::new(), 0);
-        let shown = each_page(&locks, "jobs/", async |page| {
+        let shown = for_each_page(&locks, "jobs/", async |page| {
             seen.extend(page.iter().map(|listed| listed.name.as_str().to_owned()));
             pages += 1;
             Ok(ControlFlow::Continue(()))
@@ -238,18 +238,18 @@ mod tests {
         assert!(shown.await.is_ok());
         let expected: Vec<_> = (0..1234).map(|number| format!("jobs/{number:04}")).collect();
         assert_eq!((seen, pages), (expected, 3));
-        assert!(guards.iter().all(lock_any::LockGuard::is_held), "looking disturbs nobody");
+        assert!(guards.iter().all(lock_any::LockGuard::is_held), "listing ends no hold");
     }
 
     #[tokio::test]
-    async fn no_page_is_asked_for_that_nobody_reads() {
+    async fn list_stops_when_the_reader_stops() {
         let locks = Locker::new(Memory::new());
         let mut guards = Vec::new();
         for number in 0..1234 {
             guards.push(locks.lock(format!("{number}")).unwrap().acquire().await.unwrap());
         }
         let mut pages = 0;
-        let shown = each_page(&locks, "", async |_| {
+        let shown = for_each_page(&locks, "", async |_| {
             pages += 1;
             Ok(ControlFlow::Break(()))
         });
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_tells_who_and_for_how_long_but_no_right() {
+    async fn a_list_line_shows_the_holder_but_not_its_owner_id() {
         let builder = Locker::builder(Memory::new()).label(lock_any::Label::new("web1:4711"));
         let locks = builder.build();
         let guard = locks.lock("a \"b\"").unwrap().acquire().await.unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_tells_all_that_is_known_and_no_more() {
+    async fn inspect_shows_known_fields_only() {
         let locks = Locker::new(Memory::new());
         let guard = locks.lock("n").unwrap().acquire().await.unwrap();
         let mut state = locks.inspect(guard.name()).await.unwrap();
@@ -292,7 +292,7 @@ mod tests {
         state.holders[0].expires_in = None;
         assert_eq!(titles(&text(guard.name(), &state, false)), ["holder", "since", "token"]);
         state.holders[0].owner = None;
-        assert!(text(guard.name(), &state, true).contains("another kind"));
+        assert!(text(guard.name(), &state, true).contains("without an owner id"));
         state.holders.clear();
         assert_eq!(text(guard.name(), &state, true), "lock \"n\" is free\n");
     }

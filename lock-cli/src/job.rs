@@ -20,7 +20,7 @@ use crate::exit::{Exit, Failure, chain};
 /// The group of the running command, or 0: a panic kills it.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
 
-/// The means that keep a command from running unlocked when its lockctl was killed.
+/// The way to keep a command from running without the lock after its lockctl was killed.
 pub(crate) enum KillPolicy<'a> {
     /// The command inherits these descriptors: the kernel's lock, which ends with its last copy,
     /// and the queue entry.
@@ -36,12 +36,12 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts a command. Call it from the main thread: [`KillPolicy::Death`] means the death of the
+    /// Starts a command. Call it on the main thread: [`KillPolicy::Death`] ties the command to the
     /// calling thread.
     pub(crate) fn start(
         command: &[OsString],
         variables: &[(&str, Option<String>)],
-        tie: &KillPolicy<'_>,
+        kill_policy: &KillPolicy<'_>,
     ) -> Result<Self, Failure> {
         let spawn = |command: &mut Command| {
             for (name, value) in variables {
@@ -63,18 +63,18 @@ impl Job {
                 Failure::new(Exit::CANNOT_RUN, message)
             })
         };
-        let child = match tie {
+        let child = match kill_policy {
             KillPolicy::Death => spawn_exec(Some(std::process::id())),
             KillPolicy::Descriptors(lock) if exec::is_killed_with_parent() => {
-                // The command of an outer lockctl, whose lease ends with it.
+                // This is the command of an outer lockctl, with whose lease it must end.
                 let _copies = Inherited::copies_of(lock)?;
                 spawn_exec(Some(std::process::id()))
             }
             KillPolicy::Descriptors(lock) => {
                 let _copies = Inherited::copies_of(lock)?;
                 match spawn(Command::new(program).args(arguments)) {
-                    // A script without #! is for the shell, as everywhere. execvp(3) knows that,
-                    // posix_spawn(3) does not.
+                    // Run a script without #! by the shell, as execvp(3) does. posix_spawn(3) does
+                    // not.
                     Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
                         spawn_exec(None)
                     }
@@ -100,8 +100,8 @@ impl Job {
     /// [`reap`](Self::reap).
     pub(crate) fn has_ended(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        // An error counts, too: nix does not know the real-time signals, of which a command can
-        // die.
+        // An error means the end as well: nix does not know the real-time signals, of which a
+        // command can die.
         waitid(Id::Pid(self.group), flags) != Ok(WaitStatus::StillAlive)
     }
 
@@ -117,7 +117,9 @@ impl Job {
     pub(crate) fn reap(mut self) -> Result<ExitStatus, Failure> {
         let status = self.child.wait();
         RUNNING.store(0, Ordering::SeqCst);
-        status.map_err(|error| Failure::internal("cannot learn how the command ended", &error))
+        status.map_err(|error| {
+            Failure::internal("cannot read the exit status of the command", &error)
+        })
     }
 }
 
@@ -148,13 +150,12 @@ impl Inherited {
     }
 
     fn copy_of(descriptor: BorrowedFd<'_>) -> Result<Self, Failure> {
-        // Above the numbers that scripts use themselves: a script that reuses ours would release
-        // the lock.
+        // Above the numbers that scripts use: a script that reuses this one would release the lock.
         const OUT_OF_THE_WAY: RawFd = 100;
         fcntl(descriptor, FcntlArg::F_DUPFD(OUT_OF_THE_WAY))
             .or_else(|_| fcntl(descriptor, FcntlArg::F_DUPFD(3)))
             .map(Self)
-            .map_err(|error| Failure::internal("cannot hand the lock to the command", &error))
+            .map_err(|error| Failure::internal("cannot pass the lock to the command", &error))
     }
 }
 

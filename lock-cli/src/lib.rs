@@ -1,10 +1,10 @@
 //! `lockctl`: locks for shells and scripts.
 //!
-//! A library, so that another program of this workspace can be `lockctl`, too: see [`main`].
+//! A library, so that another program of this workspace can be `lockctl` as well: see [`main`].
 //!
-//! `lib.rs` reads the arguments and turns the outcome into an exit status. `cli.rs` and `values.rs`
-//! define the arguments, `help.rs` the long help, `advice.rs` the answer to wrong usage.
-//! `manual.rs` generates completions and manual pages from that.
+//! `lib.rs` runs a verb and turns its outcome into an exit status. `cli.rs` and `values.rs` define
+//! the arguments, and `help.rs` has the long help. `parse.rs` reads the arguments and answers wrong
+//! usage. `manual.rs` generates completions and manual pages from the definition.
 //!
 //! `run.rs` is the verb that holds a lock while a command runs. `job.rs` is the command as a
 //! process group, `terminal.rs` its share of the terminal, `signals.rs` the signals forwarded to
@@ -13,13 +13,14 @@
 //! signal.
 //!
 //! `detached.rs` has the verbs of a lock that outlives lockctl, `inspect.rs` those that only read,
-//! and `break_lock.rs` the one that ends a hold by force. `acquire.rs` waits for a lock, `reach.rs`
-//! finds a backend that supports a verb, `output.rs` is stdout, and `progress.rs` shows a wait.
+//! and `break_lock.rs` the one that ends a hold by force. `acquire.rs` waits for a lock,
+//! `connect.rs` connects to a backend that supports a verb, `output.rs` writes to stdout, and
+//! `progress.rs` shows a wait.
 
 mod acquire;
-mod advice;
 mod break_lock;
 mod cli;
+mod connect;
 mod death;
 mod detached;
 mod exec;
@@ -30,8 +31,8 @@ mod inspect;
 mod job;
 mod manual;
 mod output;
+mod parse;
 mod progress;
-mod reach;
 mod run;
 mod signals;
 mod terminal;
@@ -46,35 +47,35 @@ use exit::{Exit, Failure};
 /// Runs `lockctl` with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    exit::end_panics_in_one_line();
-    let exit = perform().unwrap_or_else(Failure::end);
+    exit::end_on_panic(job::kill_running);
+    let exit = perform().unwrap_or_else(death::end_with);
     exit.into()
 }
 
 fn perform() -> Result<Exit, Failure> {
-    match cli::parse_internal()? {
-        Some(InternalVerb::Exec(order)) => return Err(exec::exec_command(&order)),
-        Some(InternalVerb::Die(order)) => return Ok(death::die(&order)),
+    match parse::parse_internal()? {
+        Some(InternalVerb::Exec(args)) => return Err(exec::exec_command(&args)),
+        Some(InternalVerb::Die(args)) => return Ok(death::die(&args)),
         None => {}
     }
-    let Some(cli) = cli::parse()? else {
+    let Some(cli) = parse::parse()? else {
         return Ok(Exit::SUCCESS);
     };
     let url = || cli::backend(cli.backend);
     match cli.verb {
-        Verb::Run(order) => block_on(run::run(&url()?, &order)),
-        Verb::Acquire(order) => block_on(detached::acquire(&url()?, &order)),
-        Verb::Renew(order) => block_on(detached::renew(&url()?, &order)),
-        Verb::Release(order) => block_on(detached::release(&url()?, &order)),
-        Verb::Inspect(order) => block_on(inspect::inspect(&url()?, &order)),
-        Verb::List(order) => block_on(inspect::list(&url()?, &order)),
-        Verb::Break(order) => block_on(break_lock::break_lock(&url()?, &order)),
-        Verb::Completions(order) => manual::completions(&order),
-        Verb::Man(order) => manual::man(&order),
+        Verb::Run(args) => block_on(run::run(&url()?, &args)),
+        Verb::Acquire(args) => block_on(detached::acquire(&url()?, &args)),
+        Verb::Renew(args) => block_on(detached::renew(&url()?, &args)),
+        Verb::Release(args) => block_on(detached::release(&url()?, &args)),
+        Verb::Inspect(args) => block_on(inspect::inspect(&url()?, &args)),
+        Verb::List(args) => block_on(inspect::list(&url()?, &args)),
+        Verb::Break(args) => block_on(break_lock::break_lock(&url()?, &args)),
+        Verb::Completions(args) => manual::completions(&args),
+        Verb::Man(args) => manual::man(&args),
     }
 }
 
-/// Runs a verb on this thread, the main one: a command that is to die with lockctl is tied to the
+/// Runs a verb on this thread, the main one: a command that must die with lockctl is tied to the
 /// thread that started it.
 fn block_on(verb: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     signals::unblock();

@@ -8,19 +8,19 @@ use crate::cli::{Completions, Man, definition};
 use crate::exit::{Exit, Failure};
 use crate::output::{print, unwritable};
 
-/// The date of the text. The date of the build would make each build differ.
+/// The date of the text. With the date of the build, each build would differ.
 const DATE: &str = "2026-11-20";
 
-pub(crate) fn completions(order: &Completions) -> Result<Exit, Failure> {
+pub(crate) fn completions(args: &Completions) -> Result<Exit, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(order.shell, &mut definition(), "lockctl", &mut script);
+    clap_complete::generate(args.shell, &mut definition(), "lockctl", &mut script);
     let script = String::from_utf8_lossy(&script);
-    print(&match order.shell {
+    print(&match args.shell {
         Shell::Bash => {
             script.replace("complete -F _lockctl ", "complete -F _lockctl_or_command ")
                 + BASH_COMMAND
         }
-        // What clap calls takes the "--" for the command.
+        // The completion that clap writes takes the "--" for the command.
         Shell::Zsh => match script.split_once(ZSH_SCRIPT_ENDS) {
             Some((script, end)) => {
                 script.replace(":_cmdambivalent'", ":_lockctl_command'")
@@ -36,8 +36,8 @@ pub(crate) fn completions(order: &Completions) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Completes the command after `--`, and leaves everything before it to `_lockctl`. The functions that
-/// know how to complete another command's arguments come with the package bash-completion.
+/// Completes the command after `--`, and leaves the words before it to `_lockctl`. The functions
+/// that complete another command's arguments come with the package bash-completion.
 const BASH_COMMAND: &str = r#"
 _lockctl_or_command() {
     local at
@@ -69,7 +69,7 @@ _lockctl_command() {
 }
 "#;
 
-/// The place before which functions have to be defined.
+/// The line before which functions must be defined.
 const ZSH_SCRIPT_ENDS: &str = "\nif [ \"$funcstack[1]\"";
 
 /// Completes the command after `--`.
@@ -83,9 +83,9 @@ end
 complete -c lockctl -n 'contains -- -- (commandline -opc)' -k -x -a '(__fish_lockctl_command)'
 "#;
 
-pub(crate) fn man(order: &Man) -> Result<Exit, Failure> {
+pub(crate) fn man(args: &Man) -> Result<Exit, Failure> {
     let definition = definition();
-    let subject = match &order.verb {
+    let subject = match &args.verb {
         Some(verb) => definition.find_subcommand(verb).expect("clap has compared it").clone(),
         None => definition,
     };
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_sections_stay_lines_and_paragraphs_do_not_become_sections() {
+    fn sections_keep_their_lines_and_paragraphs_stay_paragraphs() {
         let (text, sections) = sections_of("One: two.\n\nThree.\n\nExit status:\n  0 yes\n  .1 no");
         assert_eq!(text.render().matches(".PP").count(), 2);
         let sections = sections.render();

@@ -10,11 +10,11 @@ use crate::exit::Failure;
 
 /// Writes to stdout. A reader that closed the pipe has read enough.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    offer(text).map(drop)
+    print_more(text).map(drop)
 }
 
 /// Writes to stdout where more follows. Returns a break if the reader closed the pipe.
-pub(crate) fn offer(text: &str) -> Result<ControlFlow<()>, Failure> {
+pub(crate) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
     match write(text) {
         Ok(()) => Ok(ControlFlow::Continue(())),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
@@ -29,9 +29,9 @@ pub(crate) fn write(text: &str) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Writes like [`write()`] on another thread: the reader may block it. Not on one of the runtime's
-/// threads: starting one panics if there is none.
-pub(crate) async fn write_aside(text: String) -> std::io::Result<()> {
+/// Writes like [`write()`], on another thread, because the reader may block it. Not on a thread of
+/// the runtime, which panics if it cannot start one.
+pub(crate) async fn write_on_thread(text: String) -> std::io::Result<()> {
     let (done, written) = oneshot::channel();
     std::thread::Builder::new().spawn(move || done.send(write(&text)))?;
     written.await.unwrap_or_else(|gone| Err(std::io::Error::other(gone)))

@@ -1,4 +1,4 @@
-//! The progress of `lockctl run` on stderr: waits, acquisitions, losses.
+//! The progress of `lockctl run` on stderr: wait, acquisition, loss.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -11,24 +11,24 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use serde::Serialize;
 
 use crate::cli::Run;
-use crate::exit::say;
+use crate::exit::print_message;
 use crate::inspect::{self, HolderReport};
 use crate::output::{json, millis, rounded};
 
-/// A shorter wait is not shown.
+/// The shortest wait that is shown.
 const FIRST_REPORT: Duration = Duration::from_millis(200);
-/// How often the line on a terminal is rewritten.
+/// The period in which the line on a terminal is rewritten.
 const TERMINAL_PERIOD: Duration = Duration::from_secs(1);
-/// The longest pause elsewhere. Each pause is twice as long as the one before.
+/// The longest pause between reports elsewhere. Each pause is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The longest wait for a server to say which client holds the lock.
+/// The longest wait for a server to name the holder.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The form of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Silent,
-    /// One line, which is rewritten and erased.
+    /// One line, which is rewritten, and erased at the end.
     Terminal,
     Lines,
     Json,
@@ -36,12 +36,12 @@ enum Format {
 
 /// The reporter of one lock.
 pub(crate) struct Progress<'a> {
-    form: Format,
+    format: Format,
     name: &'a LockName,
     began: Moment,
 }
 
-/// A line of JSON.
+/// An event as a line of JSON.
 #[derive(Serialize)]
 struct Event<'a> {
     event: &'a str,
@@ -59,42 +59,42 @@ struct Event<'a> {
 }
 
 impl<'a> Progress<'a> {
-    pub(crate) fn of(order: &'a Run) -> Self {
-        let form = match (order.json, order.verbose) {
+    pub(crate) fn of(args: &'a Run) -> Self {
+        let format = match (args.json, args.verbose) {
             (true, _) => Format::Json,
             (_, true) if !stderr().is_terminal() => Format::Lines,
             _ if stderr().is_terminal() => Format::Terminal,
             _ => Format::Silent,
         };
-        Self::new(form, order.name.get())
+        Self::new(format, args.name.get())
     }
 
     pub(crate) fn silent(name: &'a LockName) -> Self {
         Self::new(Format::Silent, name)
     }
 
-    fn new(form: Format, name: &'a LockName) -> Self {
-        Self { form, name, began: Moment::now() }
+    fn new(format: Format, name: &'a LockName) -> Self {
+        Self { format, name, began: Moment::now() }
     }
 
-    /// Shows the wait until it is dropped.
+    /// Shows the wait until the future is dropped.
     pub(crate) async fn show_wait(&self, locks: &Locker) -> Infallible {
-        if self.form == Format::Silent {
+        if self.format == Format::Silent {
             std::future::pending::<()>().await;
         }
-        let _erased = EraseOnDrop(self.form);
+        let _erased = EraseOnDrop(self.format);
         let mut pause = FIRST_REPORT;
         loop {
             sleep(pause).await;
-            self.waits(&seen(locks, self.name).await);
-            pause = match self.form {
+            self.show_holders(&inspect_briefly(locks, self.name).await);
+            pause = match self.format {
                 Format::Terminal => TERMINAL_PERIOD,
                 _ => (pause * 2).min(LONGEST_PAUSE),
             };
         }
     }
 
-    fn waits(&self, seen: &LockState) {
+    fn show_holders(&self, seen: &LockState) {
         let (name, waited, holders) = (self.name, self.waited(), &seen.holders);
         let text = || {
             let key = seen.key.as_deref().filter(|key| !key.ends_with(name.as_str()));
@@ -103,14 +103,14 @@ impl<'a> Progress<'a> {
             let waited = rounded(waited);
             format!("waiting for lock {name}{}{by}, waited for {waited}", key.unwrap_or_default())
         };
-        match self.form {
+        match self.format {
             Format::Silent => {}
             Format::Terminal if is_in_foreground() => write(&format!("\r\x1b[K{}", text())),
             Format::Terminal => {}
-            Format::Lines => say(&text()),
+            Format::Lines => print_message(&text()),
             Format::Json => {
                 let seen = holders.iter().map(|holder| HolderReport::of(holder, false)).collect();
-                Self::tell(&Event {
+                Self::write_event(&Event {
                     waited_ms: Some(millis(waited)),
                     holders: Some(seen),
                     ..self.event("waiting")
@@ -121,10 +121,12 @@ impl<'a> Progress<'a> {
 
     pub(crate) fn acquired(&self, guard: &LockGuard) {
         let waited = self.waited();
-        match self.form {
+        match self.format {
             Format::Silent | Format::Terminal => {}
-            Format::Lines => say(&format!("acquired lock {} after {}", self.name, rounded(waited))),
-            Format::Json => Self::tell(&Event {
+            Format::Lines => {
+                print_message(&format!("acquired lock {} after {}", self.name, rounded(waited)))
+            }
+            Format::Json => Self::write_event(&Event {
                 waited_ms: Some(millis(waited)),
                 fencing_token: guard.fencing_token().map(|token| token.to_string()),
                 ..self.event("acquired")
@@ -133,8 +135,8 @@ impl<'a> Progress<'a> {
     }
 
     pub(crate) fn lost(&self, why: &str) {
-        if self.form == Format::Json {
-            Self::tell(&Event { why: Some(why), ..self.event("lost") });
+        if self.format == Format::Json {
+            Self::write_event(&Event { why: Some(why), ..self.event("lost") });
         }
     }
 
@@ -150,7 +152,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    fn tell(event: &Event<'_>) {
+    fn write_event(event: &Event<'_>) {
         if let Ok(line) = json(event) {
             write(&line);
         }
@@ -173,7 +175,7 @@ impl Drop for EraseOnDrop {
 }
 
 /// Inspects the lock, if the backend can do that and answers soon.
-pub(crate) async fn seen(locks: &Locker, name: &LockName) -> LockState {
+pub(crate) async fn inspect_briefly(locks: &Locker, name: &LockName) -> LockState {
     if locks.capabilities().inspecting == Support::Absent {
         return LockState::default();
     }
@@ -183,7 +185,7 @@ pub(crate) async fn seen(locks: &Locker, name: &LockName) -> LockState {
     }
 }
 
-/// Returns "held by …", if the holder is known.
+/// Returns "held by …" if the holder is known.
 pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     let each = holders.iter().map(|holder| {
         let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
@@ -193,12 +195,12 @@ pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     (!all.is_empty()).then(|| format!("held by {all}"))
 }
 
-/// Writes at once, because other processes may write there too. A failure is ignored.
+/// Writes in one write, because other processes may write there too. Ignores failures.
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// Returns false if a shell has put lockctl into the background: it then uses the terminal itself.
+/// Returns false if a shell has put lockctl into the background, and uses the terminal itself.
 fn is_in_foreground() -> bool {
     tcgetpgrp(stderr()) == Ok(getpgrp())
 }

@@ -1,4 +1,4 @@
-//! `lockctl run`: hold a lock while a command runs.
+//! `lockctl run`: holding a lock while a command runs.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,44 +12,45 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::acquire::{self, close_after};
 use crate::cli::Run;
-use crate::exit::{Exit, Failure, chain, say};
+use crate::connect;
+use crate::exit::{Exit, Failure, chain, print_message};
 use crate::group;
 use crate::job::{Job, KillPolicy};
 use crate::progress::Progress;
-use crate::reach;
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
 
-pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
-    let progress = Progress::of(order);
-    let outcome = run_under(url, order, &progress).await;
+pub(crate) async fn run(url: &str, args: &Run) -> Result<Exit, Failure> {
+    let progress = Progress::of(args);
+    let outcome = run_locked(url, args, &progress).await;
     if let Some(why) = outcome.as_ref().err().and_then(Failure::loss_message) {
         progress.lost(why);
     }
     outcome
 }
 
-async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Exit, Failure> {
-    let grace = grace(url, order)?;
+async fn run_locked(url: &str, args: &Run, progress: &Progress<'_>) -> Result<Exit, Failure> {
+    let grace = grace(url, args)?;
     let mut signals = Signals::catch(ENDING)?;
     let locks = tokio::select! {
-        locks = reach::connect_as(Label::host_and_pid(), url) => locks?,
+        locks = connect::connect_as(Label::host_and_pid(), url) => locks?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
-    let lock = configured_lock(&locks, order)?;
-    let won =
-        acquire::acquire_within(url, &locks, &lock, &order.patience, progress, &mut signals).await;
-    let guard = match won {
+    let lock = configured_lock(&locks, args)?;
+    let acquired =
+        acquire::acquire_within(url, &locks, &lock, &args.wait_options, progress, &mut signals)
+            .await;
+    let guard = match acquired {
         Ok(guard) => guard,
         Err(failure) => return close_after(&locks, failure).await,
     };
     progress.acquired(&guard);
-    signals.also(FORWARDED)?;
+    signals.catch_more(FORWARDED)?;
     let children = Children::watch()?;
-    let job = match start(&guard, order).await {
+    let job = match start(&guard, args).await {
         Ok(job) => job,
         Err(failure) => {
-            return release_after_command(&locks, guard, order, failure.report(), &mut signals)
+            return release_after_command(&locks, guard, args, failure.report(), &mut signals)
                 .await;
         }
     };
@@ -58,45 +59,45 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
     if let Some(stop) = ended.stop {
         let failure = stop.failure(&guard);
         if !guard.is_held() {
-            // There is nothing left to release.
+            // There is no hold to release.
             return Err(failure);
         }
         drop(guard);
         return close_after(&locks, failure).await;
     }
     let exit =
-        release_after_command(&locks, guard, order, Exit::of_command(ended.status), &mut signals)
+        release_after_command(&locks, guard, args, Exit::of_command(ended.status), &mut signals)
             .await;
-    // Only after the release: lockctl dies of the signal, or stays with a script that does.
+    // Only after the release, because lockctl dies of the signal.
     match ended.interrupt.map(Interrupt::pass_on) {
         Some(death) => exit.and(Err(death)),
         None => exit,
     }
 }
 
-/// The time before the end of the lease at which the command is asked to stop.
+/// The time between SIGTERM to the command and the end of the lease.
 #[derive(Clone, Copy)]
 struct Grace {
-    asked: Duration,
+    configured: Duration,
     ttl: Duration,
-    /// The longest lease so far: some are shorter than the ttl, and renewed earlier.
+    /// The longest lease so far: some backends have leases shorter than the ttl, renewed earlier.
     longest: Duration,
 }
 
 impl Grace {
-    fn with_lease(&mut self, left: Duration) -> Duration {
+    fn for_lease(&mut self, left: Duration) -> Duration {
         self.longest = self.longest.max(left);
         match self.longest < self.ttl.mul_f64(0.9) {
-            true => self.asked.min(self.longest / 8),
-            false => self.asked,
+            true => self.configured.min(self.longest / 8),
+            false => self.configured,
         }
     }
 }
 
-fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
+fn grace(url: &str, args: &Run) -> Result<Grace, Failure> {
     const LONGEST_BY_DEFAULT: Duration = Duration::from_secs(5);
-    let ttl = reach::ttl(url, order.ttl)?;
-    let asked = match order.grace {
+    let ttl = connect::ttl(url, args.ttl)?;
+    let configured = match args.grace {
         None => LONGEST_BY_DEFAULT.min(ttl / 6),
         Some(grace) if grace < ttl / 3 => grace,
         Some(_) => {
@@ -106,37 +107,37 @@ fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
             )));
         }
     };
-    Ok(Grace { asked, ttl, longest: Duration::ZERO })
+    Ok(Grace { configured, ttl, longest: Duration::ZERO })
 }
 
-fn configured_lock(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
-    let mut lock = locks.lock(order.name.get())?;
-    if let Some(ttl) = order.ttl {
+fn configured_lock(locks: &Locker, args: &Run) -> Result<Lock, Failure> {
+    let mut lock = locks.lock(args.name.get())?;
+    if let Some(ttl) = args.ttl {
         lock = lock.ttl(ttl);
     }
-    if let Some(span) = order.min_hold {
+    if let Some(span) = args.min_hold {
         lock = lock.min_hold(span);
     }
     Ok(lock)
 }
 
-async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
+async fn start(guard: &LockGuard, args: &Run) -> Result<Job, Failure> {
     let token = guard.fencing_token().map(|token| token.to_string());
     let variables = [
         ("LOCK_NAME", Some(guard.name().as_str().to_owned())),
         ("LOCK_OWNER", Some(guard.owner().expose())),
-        // Without a token, that of an outer lockctl is removed, too.
+        // Without a token, that of an outer lockctl is removed as well.
         ("LOCK_FENCING_TOKEN", token),
     ];
     let ticket = guard.ticket().await;
-    let place = ticket.as_ref().and_then(place_descriptor);
+    let queue_entry = ticket.as_ref().and_then(queue_descriptor);
     let lock = ticket.as_ref().and_then(descriptor);
-    let both: Vec<_> = lock.into_iter().chain(place.as_ref().map(AsFd::as_fd)).collect();
-    let tie = match lock {
+    let both: Vec<_> = lock.into_iter().chain(queue_entry.as_ref().map(AsFd::as_fd)).collect();
+    let kill_policy = match lock {
         Some(_) => KillPolicy::Descriptors(&both),
         None => KillPolicy::Death,
     };
-    Job::start(&order.command, &variables, &tie)
+    Job::start(&args.command, &variables, &kill_policy)
 }
 
 /// Returns the descriptor that a command inherits to keep the kernel's lock.
@@ -152,12 +153,12 @@ fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
 
 /// Returns the descriptor that a command inherits so that the next waiter sleeps until it ends.
 #[cfg(feature = "file")]
-fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
+fn queue_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
     lock_any::file::queue_descriptor(ticket)
 }
 
 #[cfg(not(feature = "file"))]
-fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
+fn queue_descriptor(_: &Ticket) -> Option<OwnedFd> {
     None
 }
 
@@ -165,16 +166,16 @@ fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
 async fn release_after_command(
     locks: &Locker,
     guard: LockGuard,
-    order: &Run,
+    args: &Run,
     exit: Exit,
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
-    let server_keeps = locks.capabilities().minimum_hold == Support::Present;
-    let may_take_long = order.min_hold.is_some() && !server_keeps;
+    let server_enforces = locks.capabilities().minimum_hold == Support::Present;
+    let may_take_long = args.min_hold.is_some() && !server_enforces;
     let answer = tokio::select! {
         answer = guard.release() => answer,
-        signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is released before the end of --min-hold", order.name.get()));
+        signal = next_ending_signal(signals), if may_take_long => {
+            print_message(&format!("lock {} is released before the end of --min-hold", args.name.get()));
             return Err(Failure::signalled(signal));
         }
     };
@@ -183,26 +184,26 @@ async fn release_after_command(
         Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::NotHeld) => {
             Err(error.into())
         }
-        // The command ran under the lock to its end: its status counts. Only the time of the
+        // The command ran under the lock to its end, so its status counts. Only the time of the
         // release is unknown.
         Err(error) => {
             let bound = error.free_within().map(|bound| {
                 format!("; it is free after {:.1} s at the latest", bound.as_secs_f64())
             });
-            say(&format!("{}{}", chain(&error), bound.unwrap_or_default()));
+            print_message(&format!("{}{}", chain(&error), bound.unwrap_or_default()));
             Ok(exit)
         }
     }
 }
 
-async fn ending(signals: &mut Signals) -> Signal {
+async fn next_ending_signal(signals: &mut Signals) -> Signal {
     loop {
         let signal = signals.next().await;
         if ENDING.contains(&signal) {
             return signal;
         }
-        // Without a command that could stop, lockctl stops itself. The terminal has signalled the
-        // rest of the group.
+        // There is no command to stop any more, so lockctl stops itself. The terminal has signalled
+        // the rest of the group.
         if signal == Signal::SIGTSTP && !group::is_orphaned() {
             let _ = raise(Signal::SIGSTOP);
         }
@@ -216,11 +217,11 @@ struct Completion {
     interrupt: Option<Interrupt>,
 }
 
-/// The command died of a signal that is meant for a script or a loop around lockctl as well.
+/// The death of the command by a signal that is also meant for a script or loop around lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Interrupt {
     signal: Signal,
-    /// The terminal sent it, but not to lockctl's own group, which was not in the foreground.
+    /// True if the terminal sent it, and not to lockctl's group, which was in the background.
     by_terminal: bool,
 }
 
@@ -243,30 +244,30 @@ impl Interrupt {
 /// The signal sent to the command because of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stop {
-    /// SIGTERM: no renewal is acknowledged, and the lease is about to expire.
-    Asked,
-    /// SIGKILL.
-    Killed,
+    /// SIGTERM, because no renewal is acknowledged and the lease is about to expire.
+    Terminate,
+    /// SIGKILL, because the lock is lost or almost lost.
+    Kill,
 }
 
 impl Stop {
     fn signal(self) -> Signal {
         match self {
-            Self::Asked => Signal::SIGTERM,
-            Self::Killed => Signal::SIGKILL,
+            Self::Terminate => Signal::SIGTERM,
+            Self::Kill => Signal::SIGKILL,
         }
     }
 
-    /// Returns the failure. The lock counts as lost even if it is not yet: the command could not
-    /// finish.
+    /// Returns the failure. The lock counts as lost even while it is held, because the command
+    /// could not finish.
     fn failure(self, guard: &LockGuard) -> Failure {
         let name = guard.name();
         let message = match self {
-            Self::Killed => {
+            Self::Kill => {
                 let why = guard.loss().unwrap_or(Loss::Expired);
                 format!("lock {name} was lost: {why}; the command was killed")
             }
-            Self::Asked => format!(
+            Self::Terminate => format!(
                 "lock {name} was about to be lost: no renewal was acknowledged; the command was \
                  stopped"
             ),
@@ -275,12 +276,12 @@ impl Stop {
     }
 }
 
-/// When a command resumes that was stopped together with lockctl.
+/// The time at which a command resumes that was stopped together with lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResumePolicy {
-    /// It was not stopped, or not with lockctl.
+    /// Never: it was not stopped, or not with lockctl.
     Never,
-    /// At once: there was no shell to stop for, or its SIGCONT does not arrive.
+    /// At once: no shell would resume it, or the shell's SIGCONT does not arrive.
     AtOnce,
     /// With the SIGCONT that resumes lockctl. The command gets only that one: a second one would
     /// resume a command that a key has stopped in between.
@@ -297,8 +298,8 @@ struct Supervisor<'a> {
     grace: Grace,
     stop: Option<Stop>,
     resumes: ResumePolicy,
-    /// The policy, if there is a shell to stop for.
-    after_a_stop: ResumePolicy,
+    /// The policy after a stop if there is a shell.
+    resumes_after_stop: ResumePolicy,
     /// The signals that were forwarded to the command.
     forwarded: Vec<Signal>,
 }
@@ -313,26 +314,26 @@ impl<'a> Supervisor<'a> {
             grace,
             stop: None,
             resumes: ResumePolicy::Never,
-            after_a_stop: ResumePolicy::WithLockctl,
+            resumes_after_stop: ResumePolicy::WithLockctl,
             forwarded: Vec::new(),
         }
     }
 
     async fn run(mut self, signals: &mut Signals) -> Result<Completion, Failure> {
         if signals.are_ignored(Signal::SIGCONT) {
-            self.after_a_stop = ResumePolicy::AtOnce;
+            self.resumes_after_stop = ResumePolicy::AtOnce;
         }
-        self.hand_over_terminal();
+        self.give_terminal();
         let mut pending_signal = None;
         loop {
             // Check the lock first after each wake-up: this process may have been stopped for long,
-            // and then no signal may help the command continue.
+            // and then no signal may let the command continue.
             let next_check_in = self.enforce_lease();
             if self.job.has_ended() {
                 return self.end();
             }
-            let may_go_on = self.stop != Some(Stop::Killed);
-            if may_go_on {
+            let may_continue = self.stop != Some(Stop::Kill);
+            if may_continue {
                 self.resume(&mut pending_signal);
                 if let Some(signal) = pending_signal.take() {
                     self.forward(signal);
@@ -345,36 +346,36 @@ impl<'a> Supervisor<'a> {
             tokio::select! {
                 () = self.children.next() => {}
                 signal = signals.next() => pending_signal = Some(signal),
-                _ = self.guard.lost(), if may_go_on => {}
-                () = wait(next_check_in), if may_go_on => {}
+                _ = self.guard.lost(), if may_continue => {}
+                () = wait(next_check_in), if may_continue => {}
             }
         }
     }
 
     /// Stops the command if the lock demands it. Returns when to check again, if there is a lease.
     fn enforce_lease(&mut self) -> Option<Duration> {
-        /// Timers stop while a machine is suspended, and leases do not: after it wakes up, the
-        /// command runs unlocked for no longer than this.
+        /// Timers stop while a machine is suspended, and leases do not. After a suspension, the
+        /// command runs without the lock for no longer than this.
         const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-        /// The time for the kernel to deliver SIGKILL, possibly late.
-        const LAST_CALL: Duration = Duration::from_millis(250);
+        /// The time that the kernel has to deliver SIGKILL.
+        const KILL_MARGIN: Duration = Duration::from_millis(250);
 
         let left = self.guard.valid_for();
         if !self.guard.is_held() {
-            self.stop(Stop::Killed);
+            self.stop(Stop::Kill);
             return None;
         }
         let left = left?;
-        let grace = self.grace.with_lease(left);
-        let last_call = LAST_CALL.min(grace / 4);
+        let grace = self.grace.for_lease(left);
+        let kill_margin = KILL_MARGIN.min(grace / 4);
         if !self.job.has_ended() {
-            if left <= last_call {
-                self.stop(Stop::Killed);
+            if left <= kill_margin {
+                self.stop(Stop::Kill);
             } else if left <= grace {
-                self.stop(Stop::Asked);
+                self.stop(Stop::Terminate);
             }
         }
-        let next = if left <= grace { last_call } else { grace };
+        let next = if left <= grace { kill_margin } else { grace };
         Some(left.saturating_sub(next).min(LONGEST_PAUSE))
     }
 
@@ -393,8 +394,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Stops lockctl, and the script or pipeline around it, together with a command that job
-    /// control has stopped: the shell would wait for them. They resume when the shell says so. A
-    /// command stopped in any other way keeps its lock.
+    /// control has stopped: the shell waits until all have stopped, and resumes them. A command
+    /// that was stopped in any other way keeps its lock.
     fn stop_with_the_command(&mut self) {
         use Signal::{SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
         let Some(terminal) = &mut self.terminal else { return };
@@ -402,9 +403,9 @@ impl<'a> Supervisor<'a> {
             Some(SIGTTIN | SIGTTOU) if terminal.give_to(self.job.group()) => {
                 self.job.signal(SIGCONT);
             }
-            Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.after_a_stop,
+            Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.resumes_after_stop,
             Some(SIGTSTP) => self.stop_by_key(),
-            // A lockctl stops so if it is the command, or part of it.
+            // A lockctl that is the command, or part of it, stops by SIGSTOP.
             Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
                 self.stop_by_key();
             }
@@ -416,7 +417,7 @@ impl<'a> Supervisor<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
         }
-        self.resumes = if group::stop() { self.after_a_stop } else { ResumePolicy::AtOnce };
+        self.resumes = if group::stop() { self.resumes_after_stop } else { ResumePolicy::AtOnce };
     }
 
     fn resume(&mut self, pending_signal: &mut Option<Signal>) {
@@ -430,18 +431,18 @@ impl<'a> Supervisor<'a> {
         if is_time {
             self.resumes = ResumePolicy::Never;
             self.forwarded.retain(|&signal| signal != Signal::SIGTSTP);
-            if !self.hand_over_terminal() {
+            if !self.give_terminal() {
                 self.job.signal(Signal::SIGCONT);
             }
         }
     }
 
-    /// Gives the terminal to the command. Returns true if the command has it now, and is resumed.
-    fn hand_over_terminal(&mut self) -> bool {
+    /// Gives the terminal to the command and resumes it. Returns true if the command has it now.
+    fn give_terminal(&mut self) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         let given = terminal.is_for_command() && terminal.give_to(self.job.group());
         if given {
-            // It may have asked for the terminal already, and been stopped for that.
+            // It may have used the terminal already, and been stopped for that.
             self.job.signal(Signal::SIGCONT);
         }
         given
@@ -449,7 +450,7 @@ impl<'a> Supervisor<'a> {
 
     fn end(mut self) -> Result<Completion, Failure> {
         if self.stop.is_some() {
-            // Processes that the command left in its group must not run unlocked.
+            // Processes that the command left in its group must not run without the lock.
             self.job.signal(Signal::SIGKILL);
         }
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
@@ -483,9 +484,9 @@ mod tests {
 
     const TTL: Duration = Duration::from_millis(3000);
     const GRACE: Grace =
-        Grace { asked: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
+        Grace { configured: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
 
-    /// Runs a script under a lock that is not renewed. Returns how it ended, how long it ran, and
+    /// Runs a script under a lock that is not renewed. Returns its end, the time that it took, and
     /// whether the lock was still held then.
     async fn run_unrenewed(script: &str) -> (Completion, Duration, bool) {
         let lock = Locker::new(Memory::new()).lock("n").unwrap();
@@ -510,19 +511,19 @@ mod tests {
     async fn a_command_that_cannot_keep_its_lock_is_asked_to_stop_in_time() {
         let (ended, took, held) =
             run_unrenewed("trap 'exit 7' TERM; while :; do sleep 0.02; done").await;
-        assert_eq!(ended.stop, Some(Stop::Asked));
+        assert_eq!(ended.stop, Some(Stop::Terminate));
         assert_eq!(ended.status.code(), Some(7));
-        assert!(took >= TTL - TTL / 100 - GRACE.asked, "not before there is need: {took:?}");
-        assert!(held, "it is gone before the lock can pass on: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.configured, "stopped too early: {took:?}");
+        assert!(held, "the command ended after the lease: {took:?}");
     }
 
     #[tokio::test]
     async fn a_command_that_does_not_stop_is_killed_in_time() {
         let (ended, took, held) = run_unrenewed("trap '' TERM; while :; do sleep 0.02; done").await;
-        assert_eq!(ended.stop, Some(Stop::Killed));
+        assert_eq!(ended.stop, Some(Stop::Kill));
         assert_eq!(Exit::of_command(ended.status), Exit::by_signal(9));
-        assert!(took >= TTL - TTL / 100 - GRACE.asked / 4, "not before there is need: {took:?}");
-        assert!(held, "it is gone before the lock can pass on: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.configured / 4, "stopped too early: {took:?}");
+        assert!(held, "the command ended after the lease: {took:?}");
     }
 
     #[tokio::test]

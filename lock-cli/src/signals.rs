@@ -1,4 +1,4 @@
-//! Signals as a stream.
+//! Signals as asynchronous events.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -23,9 +23,8 @@ pub(crate) const FORWARDED: &[Signal] = &[
     Signal::SIGCONT,
 ];
 
-/// Unblocks signals that were blocked when lockctl was started: blocked signals are inherited, and
-/// without SIGCHLD the end of the command would go unnoticed. Call it before there are other
-/// threads.
+/// Unblocks signals that lockctl inherited as blocked: without SIGCHLD, the end of the command
+/// would go unnoticed. Call it before there are other threads.
 pub(crate) fn unblock() {
     let mut needed = SigSet::from(Signal::SIGCHLD);
     needed.extend(ENDING.iter().chain(FORWARDED).copied());
@@ -35,23 +34,23 @@ pub(crate) fn unblock() {
 /// The caught signals.
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Signals that were ignored when lockctl was started, as `nohup` and shells without job control
-    /// do, stay so, for the command as well.
+    /// The signals that were ignored when lockctl was started, by `nohup` or a shell without job
+    /// control. They stay ignored, for the command as well.
     ignored: u64,
 }
 
 impl Signals {
     pub(crate) fn catch(wanted: &[Signal]) -> Result<Self, Failure> {
         let mut signals = Self { streams: Vec::new(), ignored: ignored_at_start() };
-        signals.also(wanted)?;
-        // A file that exceeds `ulimit -f` is then an error of the write, and does not kill lockctl.
+        signals.catch_more(wanted)?;
+        // Then a file that exceeds `ulimit -f` is an error of the write, and does not kill lockctl.
         if !signals.are_ignored(Signal::SIGXFSZ) {
             drop(catch(Signal::SIGXFSZ)?);
         }
         Ok(signals)
     }
 
-    pub(crate) fn also(&mut self, wanted: &[Signal]) -> Result<(), Failure> {
+    pub(crate) fn catch_more(&mut self, wanted: &[Signal]) -> Result<(), Failure> {
         for &wanted in wanted {
             if !self.are_ignored(wanted) {
                 self.streams.push((wanted, catch(wanted)?));
@@ -82,7 +81,7 @@ impl Signals {
     }
 }
 
-/// Catches a signal from here on, even if the stream is dropped.
+/// Catches a signal from now on, even after the stream is dropped.
 fn catch(wanted: Signal) -> Result<Stream, Failure> {
     signal(SignalKind::from_raw(wanted as i32))
         .map_err(|error| Failure::internal("cannot catch signals", &error))

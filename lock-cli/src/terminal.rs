@@ -23,14 +23,14 @@ impl Terminal {
         Some(Self { tty, given: false, modes: None })
     }
 
-    /// Returns true if a command that is started now is probably used by hand. In a pipeline it is
-    /// not: the terminal stays with the pipeline's other end, which may be a pager, until the
-    /// command asks for it.
+    /// Returns true if the command is probably interactive. In a pipeline it is not: the terminal
+    /// stays with the other end, which may be a pager, until the command uses it.
     pub(crate) fn is_for_command(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
-    /// Makes `group` the foreground group, if lockctl is. Returns true if `group` is it now.
+    /// Makes `group` the foreground group if lockctl's is. Returns true if it is now in the
+    /// foreground.
     pub(crate) fn give_to(&mut self, group: Pid) -> bool {
         match tcgetpgrp(&self.tty) {
             Ok(foreground) if foreground == group => true,
@@ -51,26 +51,27 @@ impl Terminal {
         self.given
     }
 
-    /// Makes lockctl the foreground again, if it was. Returns true if it is.
+    /// Puts lockctl back into the foreground if the command has the terminal from it. Returns true
+    /// on success.
     pub(crate) fn take_back(&mut self) -> bool {
         std::mem::take(&mut self.given) && self.set_foreground(getpgrp())
     }
 
-    /// Restores the modes after a command that could not clean up: one that was killed while it
-    /// read single keys leaves a terminal without echo.
+    /// Restores the modes after a command that could not: one that was killed while it read single
+    /// keys leaves a terminal without echo.
     pub(crate) fn restore_modes(&self) {
         if let Some(modes) = &self.modes {
-            unstopped(|| tcsetattr(&self.tty, SetArg::TCSANOW, modes).is_ok());
+            with_sigttou_blocked(|| tcsetattr(&self.tty, SetArg::TCSANOW, modes).is_ok());
         }
     }
 
     fn set_foreground(&self, group: Pid) -> bool {
-        unstopped(|| tcsetpgrp(&self.tty, group).is_ok())
+        with_sigttou_blocked(|| tcsetpgrp(&self.tty, group).is_ok())
     }
 }
 
 /// Runs `change` with SIGTTOU blocked, which a change from the background would raise.
-fn unstopped(change: impl FnOnce() -> bool) -> bool {
+fn with_sigttou_blocked(change: impl FnOnce() -> bool) -> bool {
     let blocked = SigSet::from(Signal::SIGTTOU);
     let Ok(before) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {
         return false;

@@ -1,4 +1,4 @@
-//! Crowds of processes that wait for one lock in files.
+//! Many processes that wait for one lock file.
 //!
 //! `CROWD=2000,5000` sets their sizes.
 
@@ -15,7 +15,7 @@ const USUAL: usize = 100;
 /// From the start of the first process to the end of the last one: 2 000 in 20 s, 5 000 in 60 s.
 const EACH: Duration = Duration::from_millis(12);
 const AT_LEAST: Duration = Duration::from_secs(20);
-/// How long it is measured what they cost.
+/// The time for which the cost of waiting is measured.
 const WATCHED: Duration = Duration::from_secs(2);
 
 fn sizes() -> Vec<usize> {
@@ -27,7 +27,7 @@ fn limit(size: usize) -> Duration {
     AT_LEAST.max(EACH * u32::try_from(size).unwrap())
 }
 
-/// Processes that are killed if a check fails.
+/// A set of processes that are killed if a check fails.
 struct Crowd(Vec<Child>);
 
 impl Drop for Crowd {
@@ -39,7 +39,7 @@ impl Drop for Crowd {
     }
 }
 
-/// Their CPU time in seconds, in whole ticks of the kernel.
+/// Returns the CPU time of the processes in seconds, in whole ticks of the kernel.
 fn cpu(processes: &[Child]) -> f64 {
     let ticks = processes.iter().map(|process| {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
@@ -50,7 +50,7 @@ fn cpu(processes: &[Child]) -> f64 {
     f64::from(ticks.sum::<u32>()) / 100.0
 }
 
-/// Memory of its own that a process has written to, in kilobytes.
+/// Returns the private memory that a process has written to, in kilobytes.
 fn memory(process: &Child) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", process.id())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
@@ -66,7 +66,7 @@ fn waiting(scratch: &Scratch) -> Value {
     seen["waiting"].clone()
 }
 
-/// Every one is served once, with or without inotify, and while they wait they cost nothing.
+/// Checks that each of `size` processes runs once, and that waiting costs no CPU time.
 fn is_served(size: usize, prefix: &[&str]) {
     let scratch = Scratch::new();
     let job = ["n", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"];
@@ -88,7 +88,7 @@ fn is_served(size: usize, prefix: &[&str]) {
     let memory = crowd.0.iter().map(memory).sum::<u64>() / size as u64;
     let before = cpu(&crowd.0);
     let end = Moment::now() + WATCHED;
-    until("they have been watched", || end.has_passed());
+    until("the CPU time was measured", || end.has_passed());
     let idle = (cpu(&crowd.0) - before) / WATCHED.as_secs_f64();
     let came = passed();
     std::fs::write(scratch.path("go"), "").unwrap();
@@ -107,13 +107,13 @@ fn is_served(size: usize, prefix: &[&str]) {
 }
 
 #[test]
-fn each_of_a_crowd_is_served_soon() {
+fn a_crowd_is_served_in_time() {
     sizes().into_iter().for_each(|size| is_served(size, &[]));
 }
 
-/// In a user namespace, which has limits of its own.
+/// Runs the crowd in a user namespace, which has limits of its own.
 #[test]
-fn each_of_a_crowd_without_inotify_is_served_soon() {
+fn a_crowd_without_inotify_is_served_in_time() {
     let script = "echo 0 >/proc/sys/user/max_inotify_instances && exec \"$@\"";
     let prefix = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"];
     sizes().into_iter().for_each(|size| is_served(size, &prefix));

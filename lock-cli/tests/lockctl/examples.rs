@@ -1,4 +1,4 @@
-//! What the documentation and `--help` tell people to write is what lockctl understands.
+//! lockctl understands the examples in the documentation and in `--help`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::support::{Scratch, outcome};
 
 const VERBS: &[&str] = &["run", "acquire", "renew", "release", "inspect", "list", "break"];
 
-/// Lines of a shell, from code blocks and from code within the text.
+/// Returns the shell lines of code blocks and of code within the text.
 fn from_document(path: &str) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let document = std::fs::read_to_string(root.join(path)).unwrap();
@@ -26,11 +26,11 @@ fn from_help(scratch: &Scratch, verb: &str) -> Vec<String> {
     let (_, help, _) = outcome(&mut scratch.lockctl(&[verb, "--help"]));
     let (_, examples) = help.split_once("Examples:\n").unwrap();
     let (examples, _) = examples.split_once("\n\n").unwrap();
-    // A line of a crontab.
+    // Without the beginning of a line of a crontab.
     examples.lines().map(|line| line.trim().trim_start_matches("* ").to_owned()).collect()
 }
 
-/// An example, and not a mention of a verb.
+/// Returns true for an example, false for a mere mention of a verb.
 fn is_example(line: &str) -> bool {
     let has_arguments = |verb: &&&str| {
         let (_, arguments) = line.split_once(&format!("lockctl {verb} ")).unwrap_or_default();
@@ -39,7 +39,7 @@ fn is_example(line: &str) -> bool {
     VERBS.iter().any(|verb| has_arguments(&verb)) || line.contains("lockctl --backend")
 }
 
-/// Everything is asked of a backend that there is not, so nothing is locked or run.
+/// Gives each example an unknown backend, so that nothing is locked or run.
 #[test]
 fn examples_are_understood() {
     let scratch = Scratch::new();
@@ -53,7 +53,7 @@ fn examples_are_understood() {
         for url in ["redis://locks.example.com", "file:///run/lock/jobs"] {
             line = line.replace(url, "gopher:");
         }
-        let functions = "lockctl() { \"$LOCKCTL\" \"$@\"; said=$?; [ $said = 64 ] || echo \"not 64 but $said\" >&2; }; \
+        let functions = "lockctl() { \"$LOCKCTL\" \"$@\"; status=$?; [ $status = 64 ] || echo \"not 64 but $status\" >&2; }; \
             jq() { cat >/dev/null; echo \"$LOCK_OWNER\"; }; make() { :; };";
         let mut bash = std::process::Command::new("bash");
         bash.args(["-c", &format!("{functions} {line}")]).current_dir(scratch.path(""));
@@ -63,6 +63,9 @@ fn examples_are_understood() {
         let (_, _, stderr) = outcome(&mut bash);
         let all_understood = stderr.lines().all(|line| line.contains("unknown backend"));
         assert!(all_understood, "{example}\n{stderr}");
-        assert!(!stderr.is_empty() || example.starts_with("export"), "{example}: asked nothing");
+        assert!(
+            !stderr.is_empty() || example.starts_with("export"),
+            "{example}: did not call lockctl"
+        );
     }
 }

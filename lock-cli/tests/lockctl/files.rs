@@ -1,13 +1,13 @@
-//! What is special about locks in files: `kill -9` at every system call, orphans, flock(1).
+//! Lock files only: `kill -9` at every system call, orphans, flock(1).
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::places::Place;
-use crate::support::{Process, Running, Scratch, TELL_PID, outcome, until};
+use crate::backends::TestBackend;
+use crate::support::{Running, Scratch, WRITE_PID, outcome, until};
 use crate::verbs::{acquire, status};
 
-/// Those by which something is locked, changed or let go, whatever the C library calls them.
+/// The system calls that lock, change or release something. C libraries use different ones.
 const CALLS: &[&str] = &[
     "?openat",
     "flock",
@@ -19,24 +19,24 @@ const CALLS: &[&str] = &[
     "close",
 ];
 
-struct Stage {
+struct Fixture {
     scratch: Scratch,
-    place: Place,
+    backend: TestBackend,
 }
 
-impl Stage {
-    fn set() -> Self {
+impl Fixture {
+    fn new() -> Self {
         let scratch = Scratch::new();
-        let place = Place::file(&scratch);
-        Self { scratch, place }
+        let backend = TestBackend::file(&scratch);
+        Self { scratch, backend }
     }
 
     fn status(&self, arguments: &[&str]) -> i32 {
-        status(&self.scratch, &self.place, arguments)
+        status(&self.scratch, &self.backend, arguments)
     }
 
-    /// `lockctl <arguments>`, killed at its `n`th such call on the files of the lock `n`. False if it
-    /// makes none, and so lives.
+    /// Runs `lockctl <arguments>`, killed at its `n`th such call on the files of the lock `n`.
+    /// Returns false if it makes fewer, and so lives.
     fn is_killed_at(&self, call: &str, n: u32, arguments: &[&str]) -> bool {
         let mut strace = std::process::Command::new("strace");
         strace.args(["-f", "-qq", "-o"]).arg(self.scratch.path("strace.log"));
@@ -45,39 +45,39 @@ impl Stage {
         for file in ["", "n.lock", "n.lock.d", "n.lock.d/breaking", "n.lock.d/draft"] {
             strace.arg("-P").arg(locks.join(file));
         }
-        strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &self.place.url]);
+        strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &self.backend.url]);
         let output = strace.args(arguments).output();
         let output = output.expect("strace is missing; install it: apt-get install strace");
         assert!(output.status.success() || output.status.code().is_none(), "{output:?}");
         !output.status.success()
     }
 
-    /// The token of a lock that is free.
+    /// Acquires the free lock `n`, and returns its token.
     fn token(&self) -> u64 {
         let arguments = ["run", "-n", "n", "--", "printenv", "LOCK_FENCING_TOKEN"];
-        let (code, token, stderr) = self.place.lockctl(&self.scratch, &arguments);
+        let (code, token, stderr) = self.backend.lockctl(&self.scratch, &arguments);
         assert_eq!((code, stderr.as_str()), (0, ""));
         token.trim().parse().unwrap()
     }
 }
 
-/// Sets the stage, has `verb` of it killed at each call in turn, and looks at what is left.
-fn wherever_it_dies(set: impl Fn(&Stage) -> Vec<String>, left: impl Fn(&Stage, &str)) {
+/// Kills the verb that `prepare` returns at each of its calls in turn. `check` judges the residue.
+fn killed_at_each_call(prepare: impl Fn(&Fixture) -> Vec<String>, check: impl Fn(&Fixture, &str)) {
     let mut deaths = 0;
     for call in CALLS {
         for n in 1.. {
-            let stage = Stage::set();
-            let verb = set(&stage);
+            let fixture = Fixture::new();
+            let verb = prepare(&fixture);
             let verb: Vec<&str> = verb.iter().map(String::as_str).collect();
-            let killed = stage.is_killed_at(call, n, &verb);
-            left(&stage, &format!("{call} {n}"));
+            let killed = fixture.is_killed_at(call, n, &verb);
+            check(&fixture, &format!("{call} {n}"));
             if !killed {
                 break;
             }
             deaths += 1;
         }
     }
-    assert!(deaths >= 5, "only {deaths} places to die at were found");
+    assert!(deaths >= 5, "lockctl died at {deaths} calls only");
 }
 
 fn words(line: &str) -> Vec<String> {
@@ -98,43 +98,44 @@ fn inspect_shows_the_directory_of_the_locks() {
 }
 
 #[test]
-fn a_dead_acquire_leaves_a_lease_that_ends_or_nothing() {
-    let set = |stage: &Stage| {
-        stage.token();
+fn a_killed_acquire_leaves_a_lease_or_nothing() {
+    let prepare = |fixture: &Fixture| {
+        fixture.token();
         words("acquire --ttl 1m n")
     };
-    wherever_it_dies(set, |stage, at| {
-        let (held, line, _) = stage.place.lockctl(&stage.scratch, &["inspect", "--json", "n"]);
+    killed_at_each_call(prepare, |fixture, at| {
+        let (held, line, _) =
+            fixture.backend.lockctl(&fixture.scratch, &["inspect", "--json", "n"]);
         let seen: Value = serde_json::from_str(&line).unwrap();
         if held == 0 {
             let expires_in = seen["holders"][0]["expires_in_ms"].as_u64();
             assert!(expires_in.is_some_and(|ms| ms <= 60_000), "{at}: {line}");
-            assert_eq!(stage.status(&["acquire", "-n", "n"]), 75, "{at}");
-            assert_eq!(stage.status(&["break", "--force", "n"]), 0, "{at}");
+            assert_eq!(fixture.status(&["acquire", "-n", "n"]), 75, "{at}");
+            assert_eq!(fixture.status(&["break", "--force", "n"]), 0, "{at}");
         }
-        assert_eq!(stage.status(&["acquire", "-n", "n"]), 0, "{at}");
+        assert_eq!(fixture.status(&["acquire", "-n", "n"]), 0, "{at}");
     });
 }
 
 #[test]
-fn the_owner_of_a_dead_renewal_or_release_can_repeat_it() {
+fn a_killed_renew_or_release_can_be_repeated() {
     for verb in ["renew", "release"] {
-        let set = |stage: &Stage| {
-            let owner = acquire(&stage.scratch, &stage.place, &["--ttl", "1m", "n"]).owner;
-            std::fs::write(stage.scratch.path("owner"), &owner).unwrap();
+        let prepare = |fixture: &Fixture| {
+            let owner = acquire(&fixture.scratch, &fixture.backend, &["--ttl", "1m", "n"]).owner;
+            std::fs::write(fixture.scratch.path("owner"), &owner).unwrap();
             words(&format!("{verb} --owner {owner} n"))
         };
-        wherever_it_dies(set, |stage, at| {
-            let owner = stage.scratch.read("owner");
-            let again = stage.status(&[verb, "--owner", &owner, "n"]);
+        killed_at_each_call(prepare, |fixture, at| {
+            let owner = fixture.scratch.read("owner");
+            let again = fixture.status(&[verb, "--owner", &owner, "n"]);
             match verb {
                 "renew" => {
                     assert_eq!(again, 0, "{at}");
-                    assert_eq!(stage.status(&["acquire", "-n", "n"]), 75, "{at}");
+                    assert_eq!(fixture.status(&["acquire", "-n", "n"]), 75, "{at}");
                 }
                 _ => {
                     assert!([0, 76].contains(&again), "{at}: {again}");
-                    assert_eq!(stage.status(&["acquire", "-n", "n"]), 0, "{at}");
+                    assert_eq!(fixture.status(&["acquire", "-n", "n"]), 0, "{at}");
                 }
             }
         });
@@ -142,64 +143,64 @@ fn the_owner_of_a_dead_renewal_or_release_can_repeat_it() {
 }
 
 #[test]
-fn a_run_that_dies_leaves_a_free_lock_and_tokens_grow() {
-    let set = |stage: &Stage| {
-        let before = stage.token().to_string();
-        std::fs::write(stage.scratch.path("before"), before).unwrap();
+fn a_killed_run_leaves_a_free_lock_and_tokens_grow() {
+    let prepare = |fixture: &Fixture| {
+        let before = fixture.token().to_string();
+        std::fs::write(fixture.scratch.path("before"), before).unwrap();
         words("run n -- true")
     };
-    wherever_it_dies(set, |stage, at| {
-        let before: u64 = stage.scratch.read("before").parse().unwrap();
-        // A command that was just about to begin may hold it for a moment.
-        assert_eq!(stage.status(&["run", "-w", "20", "n", "--", "true"]), 0, "{at}");
-        assert!(stage.token() > before, "{at}");
+    killed_at_each_call(prepare, |fixture, at| {
+        let before: u64 = fixture.scratch.read("before").parse().unwrap();
+        // A command that is just beginning may hold the lock for a moment.
+        assert_eq!(fixture.status(&["run", "-w", "20", "n", "--", "true"]), 0, "{at}");
+        assert!(fixture.token() > before, "{at}");
     });
 }
 
-/// A command that lost its lockctl has the lock. Nobody tells it that this was ended.
+/// Breaks the lock of a command whose lockctl is dead. The command is not notified.
 #[test]
 fn the_lock_of_an_orphan_can_be_broken() {
-    let stage = Stage::set();
-    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; touch done");
-    let arguments = ["run", "--ttl", "300ms", "n", "--", "sh", "-c", &script];
-    let holder = Running::start(&mut stage.place.command(&stage.scratch, &arguments));
-    let orphan: Process = stage.scratch.read_pid();
+    let fixture = Fixture::new();
+    let script = "write_pid; while [ ! -e go ]; do sleep 0.01; done; touch done";
+    let options = ["--ttl", "300ms", "n"];
+    let (holder, orphan) = fixture.scratch.start(&fixture.backend.url, &options, script);
     let before = holder.pid();
     holder.signal(Signal::SIGKILL);
     assert_eq!(holder.end().0.code(), None);
-    assert_eq!(stage.status(&["run", "-n", "n", "--", "true"]), 75);
-    let (code, stdout, _) = stage.place.lockctl(&stage.scratch, &["break", "--force", "n"]);
+    assert_eq!(fixture.status(&["run", "-n", "n", "--", "true"]), 75);
+    let (code, stdout, _) = fixture.backend.lockctl(&fixture.scratch, &["break", "--force", "n"]);
     assert_eq!(code, 0);
     assert!(stdout.contains(&format!(":{before} (")), "{stdout}");
-    assert_eq!(stage.status(&["run", "-n", "n", "--", "true"]), 0);
-    std::fs::write(stage.scratch.path("go"), "").unwrap();
-    until("it has gone on to its end", || stage.scratch.exists("done") && !orphan.lives());
+    assert_eq!(fixture.status(&["run", "-n", "n", "--", "true"]), 0);
+    std::fs::write(fixture.scratch.path("go"), "").unwrap();
+    until("the orphan runs to its end", || fixture.scratch.exists("done") && !orphan.lives());
 }
 
 #[test]
-fn the_hold_of_flock_is_seen_and_cannot_be_broken() {
-    let stage = Stage::set();
-    stage.token();
+fn a_hold_of_flock_is_shown_and_cannot_be_broken() {
+    let fixture = Fixture::new();
+    fixture.token();
     let mut flock = std::process::Command::new("flock");
-    let script = format!("{TELL_PID} exec sleep 60");
-    flock.arg(stage.scratch.locks().join("n.lock")).args(["sh", "-c", &script]);
-    let flock = Running::start(flock.current_dir(stage.scratch.path("")));
-    let command = stage.scratch.read_pid();
-    let (code, text, _) = stage.place.lockctl(&stage.scratch, &["inspect", "n"]);
-    assert!(code == 0 && text.contains("  pid ") && text.contains("another kind"), "{text}");
+    let script = format!("{WRITE_PID} exec sleep 60");
+    flock.arg(fixture.scratch.locks().join("n.lock")).args(["sh", "-c", &script]);
+    let flock = Running::start(flock.current_dir(fixture.scratch.path("")));
+    let command = fixture.scratch.read_pid();
+    let (code, text, _) = fixture.backend.lockctl(&fixture.scratch, &["inspect", "n"]);
+    assert!(code == 0 && text.contains("  pid ") && text.contains("without an owner id"), "{text}");
     let (code, stdout, stderr) =
-        outcome(&mut stage.place.command(&stage.scratch, &["break", "--force", "n"]));
+        outcome(&mut fixture.backend.command(&fixture.scratch, &["break", "--force", "n"]));
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{stderr}");
-    assert_eq!(stage.status(&["acquire", "-n", "n"]), 75);
+    assert_eq!(fixture.status(&["acquire", "-n", "n"]), 75);
     command.signal(Signal::SIGKILL);
     drop(flock);
-    assert_eq!(stage.status(&["acquire", "-w", "20", "n"]), 0);
+    assert_eq!(fixture.status(&["acquire", "-w", "20", "n"]), 0);
 }
 
-/// There the kernel forgets who has locked a file when that process is gone.
+/// Kills lockctl in a container, where the kernel forgets which process has locked a file once that
+/// process is gone.
 #[test]
-fn inside_a_container_the_lock_of_an_orphan_is_not_said_to_be_free() {
-    let stage = Stage::set();
+fn inside_a_container_the_lock_of_an_orphan_is_held() {
+    let fixture = Fixture::new();
     let script = "\"$L\" run n -- sh -c 'echo $$ >pid.new; mv pid.new pid; exec sleep 60' & \
         while [ ! -e pid ]; do sleep 0.01; done; kill -9 $!; wait $! 2>/dev/null; \
         \"$L\" inspect n >seen; echo $? >codes; \
@@ -209,29 +210,29 @@ fn inside_a_container_the_lock_of_an_orphan_is_not_said_to_be_free() {
     let mut container = std::process::Command::new("unshare");
     container.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
     container.args(["--mount-proc", "sh", "-c", script]);
-    container.env("L", env!("CARGO_BIN_EXE_lockctl")).env("LOCK_BACKEND", &stage.place.url);
-    let output = container.current_dir(stage.scratch.path("")).output();
+    container.env("L", env!("CARGO_BIN_EXE_lockctl")).env("LOCK_BACKEND", &fixture.backend.url);
+    let output = container.current_dir(fixture.scratch.path("")).output();
     let output = output.expect("unshare is missing; install it: apt-get install util-linux");
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(stage.scratch.read("codes"), "0\n64\n0\n1\n", "{output:?}");
-    let (seen, orphan) = (stage.scratch.read("seen"), stage.scratch.read("pid"));
+    assert_eq!(fixture.scratch.read("codes"), "0\n64\n0\n1\n", "{output:?}");
+    let (seen, orphan) = (fixture.scratch.read("seen"), fixture.scratch.read("pid"));
     assert!(seen.contains("is held"), "{seen}");
     assert!(seen.contains(&format!("pid {}", orphan.trim())), "{seen}");
-    std::fs::remove_file(stage.scratch.path("pid")).unwrap();
+    std::fs::remove_file(fixture.scratch.path("pid")).unwrap();
 }
 
 #[test]
-fn an_acquire_that_gets_no_thread_to_print_on_lets_go() {
-    let stage = Stage::set();
-    // So that no number has to be reserved, which takes a thread as well.
-    assert_eq!(stage.status(&["run", "n", "--", "true"]), 0);
+fn an_acquire_that_cannot_start_a_thread_releases() {
+    let fixture = Fixture::new();
+    // Reserves token numbers first, which takes a thread as well.
+    assert_eq!(fixture.status(&["run", "n", "--", "true"]), 0);
     let mut strace = std::process::Command::new("strace");
-    // The first thread is the one of the locks.
+    // The first thread is that of the file backend.
     let inject = "inject=?clone,?clone3:error=EAGAIN:when=2+";
     strace.args(["-f", "-qq", "-o", "/dev/null", "-e", inject]);
-    strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &stage.place.url]);
+    strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &fixture.backend.url]);
     let (code, stdout, stderr) = outcome(strace.args(["acquire", "--ttl", "1h", "n"]));
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (70, "", 1), "{stderr}");
     assert!(stderr.starts_with("lockctl: cannot write to stdout"), "{stderr}");
-    assert_eq!(stage.status(&["inspect", "n"]), 1, "it was let go");
+    assert_eq!(fixture.status(&["inspect", "n"]), 1, "the lock was released");
 }

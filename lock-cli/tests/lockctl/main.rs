@@ -1,5 +1,6 @@
-//! `lockctl` as its users see it: real processes, and what can be observed from outside.
+//! Tests of `lockctl` as a process, by its output, its exit status and its effects.
 
+mod backends;
 #[cfg(feature = "redis")]
 mod crash;
 mod crowd;
@@ -13,10 +14,7 @@ mod loss;
 mod manual;
 #[cfg(feature = "memcache")]
 mod memcache;
-mod places;
 mod progress;
-#[cfg(feature = "zookeeper")]
-mod queue;
 #[cfg(all(feature = "quorum", feature = "redis"))]
 mod quorum;
 mod refusals;
@@ -28,3 +26,5 @@ mod support;
 mod terminal;
 mod usage;
 mod verbs;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;

@@ -1,4 +1,4 @@
-//! Help, completions and manual pages, as the tools that read them take them.
+//! Help, completions and manual pages, as read by the programs that they are for.
 
 use std::process::{Command, Output};
 
@@ -7,7 +7,7 @@ use crate::support::{Scratch, outcome};
 const VERBS: &[&str] =
     &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
 
-/// The page of a verb, or that of lockctl, in a file.
+/// Writes the page of a verb, or that of lockctl, to a file. Returns its path.
 fn page(scratch: &Scratch, verb: Option<&str>) -> std::path::PathBuf {
     let mut command = scratch.lockctl(&["man"]);
     let (code, page, stderr) = outcome(command.args(verb));
@@ -17,7 +17,7 @@ fn page(scratch: &Scratch, verb: Option<&str>) -> std::path::PathBuf {
     path
 }
 
-/// Without what a printer would strike twice.
+/// Removes the characters that a printer would overstrike.
 fn plain(shown: &str) -> String {
     let mut plain = String::new();
     for c in shown.chars() {
@@ -101,12 +101,12 @@ fn bash_completes_verbs_and_options() {
     assert_eq!(complete(&["lockctl", "run", "--min"]), "--min-hold");
     assert_eq!(complete(&["lockctl", "completions", "b"]), "bash");
     let after = |words: &[&str]| complete(&[&["lockctl", "run", "n", "--"], words].concat());
-    // Twice where /bin is /usr/bin.
+    // The command appears twice where /bin is /usr/bin.
     let commands = after(&["rmdi"]);
     assert!(commands.split(' ').all(|command| command == "rmdir"), "{commands}");
-    assert_eq!(after(&["env", "--"]), "", "its arguments are not those of lockctl");
+    assert_eq!(after(&["env", "--"]), "", "the options of the command are not those of lockctl");
     assert_eq!(complete(&["lockctl", "run", "n", "--"]).split(' ').next(), Some("--ttl"));
-    assert_eq!(complete(&["lockctl", "__"]), "", "what lockctl says to itself is not offered");
+    assert_eq!(complete(&["lockctl", "__"]), "", "internal verbs are not offered");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn other_shells_have_completions_too() {
         (
             "zsh",
             "#compdef lockctl",
-            "*::command -- The command, and its arguments:_lockctl_command'",
+            "*::command -- The command and its arguments:_lockctl_command'",
         ),
         ("fish", "# Print an optspec", "-k -x -a '(__fish_lockctl_command)'"),
     ] {
@@ -133,7 +133,7 @@ fn other_shells_have_completions_too() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let scratch = Scratch::new();
     let script = "\"$0\" man | true; echo ${PIPESTATUS[0]}";
     let mut bash = Command::new("bash");

@@ -1,16 +1,14 @@
-//! A wait is shown: the holder, and the time.
+//! Progress messages: the holder, and the time of the wait.
 
 use serde_json::Value;
 
 use crate::shell::Shell;
-use crate::support::{Running, Scratch, TELL_PID, outcome, until};
+use crate::support::{Running, Scratch, outcome, until};
 
-/// Holds the lock until there is a file `go`. The lockctl, and its process id as a label ends with it.
+/// Holds the lock until there is a file `go`. Returns the lockctl, and the end of its label.
 fn hold(scratch: &Scratch) -> (Running, String) {
-    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done");
-    let holder =
-        Running::start(&mut scratch.run(&scratch.url(), &["n", "--", "sh", "-c", &script]));
-    scratch.read_pid();
+    let (holder, _) =
+        scratch.start(&scratch.url(), &["n"], "write_pid; while [ ! -e go ]; do sleep 0.01; done");
     let label = format!(":{} (", holder.pid());
     (holder, label)
 }
@@ -19,17 +17,17 @@ fn hold(scratch: &Scratch) -> (Running, String) {
 fn status_75_names_the_holder_and_the_directory() {
     let scratch = Scratch::new();
     let (_holder, label) = hold(&scratch);
-    for patience in [&["-n"][..], &["-w", "0.1"]] {
-        let arguments = [patience, &["n", "--", "true"]].concat();
-        let (code, _, said) = outcome(&mut scratch.run(&scratch.url(), &arguments));
-        assert_eq!((code, said.lines().count()), (75, 1), "{said}");
-        assert!(said.contains(&label), "{said}");
-        assert!(said.contains(scratch.locks().to_str().unwrap()), "{said}");
+    for wait in [&["-n"][..], &["-w", "0.1"]] {
+        let arguments = [wait, &["n", "--", "true"]].concat();
+        let (code, _, stderr) = outcome(&mut scratch.run(&scratch.url(), &arguments));
+        assert_eq!((code, stderr.lines().count()), (75, 1), "{stderr}");
+        assert!(stderr.contains(&label), "{stderr}");
+        assert!(stderr.contains(scratch.locks().to_str().unwrap()), "{stderr}");
     }
 }
 
 #[test]
-fn verbose_shows_the_holder_and_the_time_and_without_it_a_wait_is_silent() {
+fn only_verbose_shows_the_holder_and_the_time() {
     let scratch = Scratch::new();
     let (_holder, label) = hold(&scratch);
     let waits = |arguments: &[&str]| {
@@ -38,21 +36,21 @@ fn verbose_shows_the_holder_and_the_time_and_without_it_a_wait_is_silent() {
         )
     };
     let (verbose, silent) = (waits(&["-v"]), waits(&[]));
-    until("it shows that it waits twice", || verbose.said().lines().count() >= 2);
+    until("lockctl has shown its wait twice", || verbose.stderr().lines().count() >= 2);
     std::fs::write(scratch.path("go"), "").unwrap();
-    let (status, said) = verbose.end();
-    assert_eq!(status.code(), Some(0), "{said}");
-    let lines: Vec<_> = said.lines().collect();
+    let (status, stderr) = verbose.end();
+    assert_eq!(status.code(), Some(0), "{stderr}");
+    let lines: Vec<_> = stderr.lines().collect();
     for line in &lines[..2] {
-        assert!(line.starts_with("lockctl: waiting for lock \"n\", held by "), "{said}");
-        assert!(line.contains(&label) && line.contains(", for "), "{said}");
+        assert!(line.starts_with("lockctl: waiting for lock \"n\", held by "), "{stderr}");
+        assert!(line.contains(&label) && line.contains(", for "), "{stderr}");
     }
-    assert!(lines.last().unwrap().starts_with("lockctl: acquired lock \"n\" after "), "{said}");
+    assert!(lines.last().unwrap().starts_with("lockctl: acquired lock \"n\" after "), "{stderr}");
     assert_eq!(silent.end().1, "");
 }
 
 #[test]
-fn a_terminal_shows_one_line_that_goes_when_the_command_starts() {
+fn a_terminal_shows_one_line_until_the_command_starts() {
     let scratch = Scratch::new();
     let (_holder, label) = hold(&scratch);
     let mut shell = Shell::start(&scratch);
@@ -69,23 +67,26 @@ fn host() -> String {
 }
 
 #[test]
-fn json_tells_when_it_waited_acquired_and_lost() {
+fn json_reports_waiting_acquired_and_lost() {
     let scratch = Scratch::new();
     let (holder, _) = hold(&scratch);
     let script = "rm locks/n.lock; exec sleep 60";
     let waiter = ["--json", "n", "--", "sh", "-c", script];
     let waiter = Running::start(&mut scratch.run(&scratch.url(), &waiter));
-    until("it tells that it waits", || waiter.said().contains("waiting"));
+    until("lockctl reports that it waits", || waiter.stderr().contains("waiting"));
     std::fs::write(scratch.path("go"), "").unwrap();
-    let (status, said) = waiter.end();
-    assert_eq!(status.code(), Some(76), "{said}");
+    let (status, stderr) = waiter.end();
+    assert_eq!(status.code(), Some(76), "{stderr}");
     let events: Vec<Value> =
-        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names, ["waiting", "acquired", "lost"], "{said}");
+    assert_eq!(names, ["waiting", "acquired", "lost"], "{stderr}");
     let label = events[0]["holders"][0]["label"].as_str().unwrap();
-    assert!(label.ends_with(&format!(":{}", holder.pid())), "{said}");
-    assert!(events.iter().all(|event| event["name"] == "n" && event["time"].is_string()), "{said}");
-    assert!(events[1]["waited_ms"].is_u64() && events[1]["fencing_token"].is_string(), "{said}");
-    assert!(events[2]["why"].as_str().unwrap().contains("lost"), "{said}");
+    assert!(label.ends_with(&format!(":{}", holder.pid())), "{stderr}");
+    assert!(
+        events.iter().all(|event| event["name"] == "n" && event["time"].is_string()),
+        "{stderr}"
+    );
+    assert!(events[1]["waited_ms"].is_u64() && events[1]["fencing_token"].is_string(), "{stderr}");
+    assert!(events[2]["why"].as_str().unwrap().contains("lost"), "{stderr}");
 }

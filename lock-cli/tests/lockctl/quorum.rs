@@ -1,4 +1,4 @@
-//! On a quorum of Redis servers, `lockctl` is as on other backends with leases, and shows its members.
+//! Locks on a quorum of Redis servers, as on other backends with leases, with their members shown.
 
 use test_servers::{KeepData, Redis, RedisOptions};
 
@@ -13,10 +13,10 @@ fn locks_pass_from_one_lockctl_to_the_next_and_outlive_a_server() {
     let lockctl =
         |arguments: &[&str]| outcome(scratch.lockctl(&["--backend", &url]).args(arguments));
 
-    let (status, grant, said) = lockctl(&["acquire", "--ttl", "1m", "nightly"]);
-    assert_eq!(status, 0, "{said}");
+    let (status, grant, stderr) = lockctl(&["acquire", "--ttl", "1m", "nightly"]);
+    assert_eq!(status, 0, "{stderr}");
     let owner = grant.split("\"owner\":\"").nth(1).and_then(|rest| rest.split('"').next());
-    let owner = owner.expect("the line has the owner").to_owned();
+    let owner = owner.expect("the line contains the owner").to_owned();
     assert_eq!(lockctl(&["run", "--no-wait", "nightly", "--", "true"]).0, 75);
 
     nodes[1].kill();
@@ -24,10 +24,10 @@ fn locks_pass_from_one_lockctl_to_the_next_and_outlive_a_server() {
     assert_eq!(status, 0, "{seen}");
     assert!(seen.contains(" is held\n"), "{seen}");
     assert!(seen.contains(&format!("member 1 (redis://{}): ", nodes[0].addr())), "{seen}");
-    // As the holder, and by two members.
+    // Once as the holder, and once for each of two members.
     assert_eq!(seen.matches(&owner[..8]).count(), 3, "{seen}");
-    let away = format!("member 2 (redis://{}): no answer", nodes[1].addr());
-    assert!(seen.contains(&away), "{seen}");
+    let unavailable = format!("member 2 (redis://{}): no answer", nodes[1].addr());
+    assert!(seen.contains(&unavailable), "{seen}");
     let (_, seen, _) = lockctl(&["inspect", "--json", "nightly"]);
     assert!(seen.contains("\"members\":[{\"member\":\"member 1"), "{seen}");
     assert!(seen.contains("\"fault\":"), "{seen}");

@@ -1,48 +1,50 @@
-//! What a backend cannot do is refused with status 64, and with the name of one that can.
+//! A verb that the backend does not support is refused with status 64 and the names of backends
+//! that support it.
 
-use crate::places::Place;
+use crate::backends::TestBackend;
 use crate::support::{Scratch, outcome};
 
 const OWNER: &str = "6f1ed002ab5595859014ebf0951522d9";
 
-/// A verb, what it needs, and what it ends with on a free lock where that is there.
-type Case = (&'static [&'static str], fn(&Place) -> bool, i32);
+/// A verb, the capability that it needs, and its exit status for a free lock.
+type Case = (&'static [&'static str], fn(&TestBackend) -> bool, i32);
 
 const CASES: &[Case] = &[
-    (&["acquire", "--ttl", "1s", "n"], |place| place.detached, 0),
-    (&["renew", "--owner", OWNER, "m"], |place| place.detached, 76),
-    (&["release", "--owner", OWNER, "m"], |place| place.detached, 76),
-    (&["inspect", "m"], |place| place.inspecting, 1),
-    (&["list"], |place| place.listing, 0),
-    (&["break", "--owner", OWNER, "m"], |place| place.breaking, 1),
-    (&["break", "--force", "m"], |place| place.breaking && place.inspecting, 1),
+    (&["acquire", "--ttl", "1s", "n"], |backend| backend.detached, 0),
+    (&["renew", "--owner", OWNER, "m"], |backend| backend.detached, 76),
+    (&["release", "--owner", OWNER, "m"], |backend| backend.detached, 76),
+    (&["inspect", "m"], |backend| backend.inspecting, 1),
+    (&["list"], |backend| backend.listing, 0),
+    (&["break", "--owner", OWNER, "m"], |backend| backend.breaking, 1),
+    (&["break", "--force", "m"], |backend| backend.breaking && backend.inspecting, 1),
 ];
 
 #[test]
-fn what_is_not_declared_is_refused_and_what_is_declared_works() {
+fn undeclared_capabilities_are_refused_and_declared_ones_work() {
     let scratch = Scratch::new();
-    let places = Place::all(&scratch);
-    let all_are_here = cfg!(all(feature = "redis", feature = "zookeeper", feature = "memcache"));
-    for place in &places {
+    let backends = TestBackend::all(&scratch);
+    let every_backend_is_built =
+        cfg!(all(feature = "redis", feature = "zookeeper", feature = "memcache"));
+    for backend in &backends {
         for (arguments, can, status) in CASES {
-            let (code, stdout, stderr) = place.lockctl(&scratch, arguments);
-            let of = format!("{} {arguments:?}: {stderr}", place.scheme);
-            if can(place) {
+            let (code, stdout, stderr) = backend.lockctl(&scratch, arguments);
+            let of = format!("{} {arguments:?}: {stderr}", backend.scheme);
+            if can(backend) {
                 assert_eq!(code, *status, "{of}");
                 continue;
             }
             assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{of}");
             let (_, able) = stderr.trim_end().split_once("backends that can: ").unwrap_or_default();
             let advised: Vec<&str> = able.split(", ").filter(|scheme| !scheme.is_empty()).collect();
-            let able = places.iter().filter(|place| can(place)).map(|place| place.scheme);
-            assert!(!all_are_here || able.eq(advised.iter().copied()), "{of}");
+            let able = backends.iter().filter(|backend| can(backend)).map(|backend| backend.scheme);
+            assert!(!every_backend_is_built || able.eq(advised.iter().copied()), "{of}");
         }
     }
 }
 
-/// It would be free again before the line is read.
+/// Refuses a lock that would be free again before the caller reads the line.
 #[test]
-fn a_lock_that_ends_with_lockctl_is_not_given_out() {
+fn a_lock_that_ends_with_lockctl_is_refused() {
     let scratch = Scratch::new();
     for (arguments, _, _) in CASES {
         let mut command = scratch.lockctl(&["--backend", "memory:"]);
@@ -53,17 +55,18 @@ fn a_lock_that_ends_with_lockctl_is_not_given_out() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn every_verb_tells_an_outage_and_missing_rights() {
+fn every_verb_reports_an_outage_and_missing_rights() {
     use test_servers::{Redis, RedisOptions};
 
     let scratch = Scratch::new();
     let run: Case = (&["run", "n", "--", "true"], |_| true, 0);
     let locked = Redis::start(RedisOptions::new().password("sesame"));
-    let gone = Redis::start(RedisOptions::new());
-    gone.kill();
+    let unavailable = Redis::start(RedisOptions::new());
+    unavailable.kill();
     let without_password = format!("redis://{}", locked.addr());
     let wrong_password = format!("redis://:wrong@{}", locked.addr());
-    for (url, status) in [(&gone.url(), 69), (&without_password, 77), (&wrong_password, 77)] {
+    for (url, status) in [(&unavailable.url(), 69), (&without_password, 77), (&wrong_password, 77)]
+    {
         for (arguments, _, _) in CASES.iter().chain([&run]) {
             let mut command = scratch.lockctl(&["--backend", url]);
             let (code, stdout, stderr) = outcome(command.args(*arguments));
@@ -78,12 +81,12 @@ fn every_verb_tells_an_outage_and_missing_rights() {
 #[test]
 fn a_server_that_does_not_answer_is_an_outage_within_the_timeout() {
     let scratch = Scratch::new();
-    let place = Place::redis();
-    let server = place.server.as_ref().unwrap();
-    let url = format!("{}?timeout=300ms", place.url);
+    let backend = TestBackend::redis();
+    let server = backend.server.as_ref().unwrap();
+    let url = format!("{}?timeout=300ms", backend.url);
     server.stop();
-    for (arguments, can, _) in CASES.iter().filter(|(_, can, _)| can(&place)) {
-        assert!(can(&place));
+    for (arguments, can, _) in CASES.iter().filter(|(_, can, _)| can(&backend)) {
+        assert!(can(&backend));
         let mut command = scratch.lockctl(&["--backend", &url]);
         let (outcome, took) = crate::support::timed(|| outcome(command.args(*arguments)));
         assert_eq!((outcome.0, outcome.2.lines().count()), (69, 1), "{arguments:?}: {outcome:?}");

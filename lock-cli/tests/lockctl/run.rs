@@ -1,4 +1,4 @@
-//! The command: its status, its surroundings, and that it runs alone.
+//! The command of `lockctl run`: its exit status, its environment, and exclusion.
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Running, Scratch, TELL_PID, outcome, timed, until, write_executable};
+use crate::support::{Running, Scratch, outcome, timed, until, write_executable};
 
 #[test]
 fn the_status_is_the_commands_own() {
@@ -36,7 +36,7 @@ fn the_status_is_the_commands_own() {
 }
 
 #[test]
-fn the_command_is_told_what_it_holds() {
+fn the_command_gets_the_lock_in_its_environment() {
     let scratch = Scratch::new();
     let name = "orders/42 = é\n$HOME";
     for url in scratch.urls() {
@@ -44,20 +44,20 @@ fn the_command_is_told_what_it_holds() {
         let token = || {
             let script = "printf '%s|%s|%s' \"$LOCK_NAME\" \"$LOCK_OWNER\" \"$LOCK_FENCING_TOKEN\"";
             let mut command = scratch.run(url, &[name, "--", "sh", "-c", script]);
-            // What a lockctl around this one may have set is not to be seen.
+            // The token of an outer lockctl is not passed on.
             let (code, stdout, stderr) = outcome(command.env("LOCK_FENCING_TOKEN", "1"));
             assert_eq!((code, stderr.as_str()), (0, ""));
-            let told: Vec<&str> = stdout.split('|').collect();
-            assert_eq!(told[0], name);
-            assert_eq!(told[1].len(), 32, "{stdout}");
-            told[2].parse::<u64>().unwrap()
+            let variables: Vec<&str> = stdout.split('|').collect();
+            assert_eq!(variables[0], name);
+            assert_eq!(variables[1].len(), 32, "{stdout}");
+            variables[2].parse::<u64>().unwrap()
         };
         assert!(token() < token(), "{url}: tokens grow");
     }
 }
 
 #[test]
-fn what_goes_in_and_out_passes_untouched() {
+fn stdin_and_stdout_pass_untouched() {
     let scratch = Scratch::new();
     for url in scratch.urls() {
         let url = url.as_str();
@@ -92,12 +92,14 @@ fn a_lease_that_the_url_bounds_is_kept_to_the_end_of_the_command() {
 }
 
 #[test]
-fn one_at_a_time_and_who_does_not_wait_is_told() {
+fn one_command_at_a_time_and_the_others_get_75() {
     let scratch = Scratch::new();
     let url = scratch.url();
-    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; echo 1 >>log");
-    let first = Running::start(&mut scratch.run(&url, &["n", "--", "sh", "-c", &script]));
-    scratch.read_pid();
+    let (first, _) = scratch.start(
+        &url,
+        &["n"],
+        "write_pid; while [ ! -e go ]; do sleep 0.01; done; echo 1 >>log",
+    );
 
     let attempt = |arguments: &[&str]| {
         outcome(&mut scratch.run(&url, &[arguments, &["n", "--", "touch", "intruded"]].concat()))
@@ -160,18 +162,16 @@ fn a_minimum_hold_is_kept_after_the_command() {
 fn a_minimum_hold_does_not_outlive_a_signal() {
     let scratch = Scratch::new();
     let url = scratch.url();
-    let arguments = ["--min-hold", "1h", "n", "--", "sh", "-c", TELL_PID];
-    let first = Running::start(&mut scratch.run(&url, &arguments));
-    let command = scratch.read_pid();
+    let (first, command) = scratch.start(&url, &["--min-hold", "1h", "n"], "write_pid");
     until("the command has ended", || !command.lives());
     first.process().await_idle();
     first.signal(Signal::SIGTERM);
-    let (status, said) = first.end();
-    assert_eq!((status.signal(), said.lines().count()), (Some(15), 1), "{said}");
+    let (status, stderr) = first.end();
+    assert_eq!((status.signal(), stderr.lines().count()), (Some(15), 1), "{stderr}");
     assert_eq!(outcome(&mut scratch.run(&url, &["-n", "n", "--", "true"])).0, 0);
 }
 
-/// 64 processes × 20 increments of a counter that only the lock protects.
+/// Increments a counter 20 times in each of 64 processes. Only the lock protects it.
 #[test]
 fn no_increment_is_lost() {
     const PROCESSES: usize = 64;
@@ -179,7 +179,7 @@ fn no_increment_is_lost() {
     let scratch = Scratch::new();
     let url = scratch.url();
     std::fs::write(scratch.path("counter"), "0\n").unwrap();
-    // Each process takes the lock for every increment anew.
+    // Each process acquires the lock anew for every increment.
     let script = "i=0; while [ $i -lt \"$1\" ]; do i=$((i+1)); \
         \"$0\" --backend \"$2\" run n -- sh -c 'read n <counter; echo $((n+1)) >counter' || exit; \
         done";
@@ -191,8 +191,8 @@ fn no_increment_is_lost() {
         processes.push(Running::start(&mut command));
     }
     for process in processes {
-        let (status, said) = process.end();
-        assert!(status.success(), "{status}: {said}");
+        let (status, stderr) = process.end();
+        assert!(status.success(), "{status}: {stderr}");
     }
     assert_eq!(scratch.read("counter").trim(), (PROCESSES * INCREMENTS).to_string());
 }

@@ -14,24 +14,24 @@ use crate::support::{Scratch, until};
 
 pub(crate) const PROMPT: &str = "ready> ";
 
-/// bash(1), as somebody uses it who sits at a terminal. Ends with the test.
+/// An interactive bash(1), as at a terminal. Ends with the test.
 pub(crate) struct Shell {
     bash: Child,
     keys: File,
     shown: Arc<Mutex<Vec<u8>>>,
-    /// How much of that was read.
+    /// The number of bytes of it that were read.
     read: usize,
 }
 
 impl Shell {
-    /// In the directory of the test, with lockctl as `$L`.
+    /// Starts a shell in the directory of the test, with lockctl as `$L`.
     pub(crate) fn start(scratch: &Scratch) -> Self {
         let mut shell = Self::begin(scratch, &["bash", "--norc", "--noprofile", "-i"], &[]);
         shell.await_text(PROMPT);
         shell
     }
 
-    /// lockctl itself, as the only process of a container: there is no shell.
+    /// Starts lockctl itself, without a shell, as the only process of a container.
     pub(crate) fn of_container(scratch: &Scratch, arguments: &[&str]) -> Self {
         let unshare =
             ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -39,9 +39,9 @@ impl Shell {
         Self::begin(scratch, &command, &[&["unshare"], &unshare[..]].concat())
     }
 
-    /// What leads the session, in surroundings that are made by another program before.
+    /// Starts the leader of a session, inside the program `around`.
     fn begin(scratch: &Scratch, command: &[&str], around: &[&str]) -> Self {
-        // Not openpty(3): what is started would inherit the keys, and the terminal never hang up.
+        // Not openpty(3): the process would inherit `keys`, and the terminal would never hang up.
         let keys = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
@@ -69,7 +69,7 @@ impl Shell {
         let keys = File::from(OwnedFd::from(keys));
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut screen, copy) = (keys.try_clone().unwrap(), Arc::clone(&shown));
-        // Until the last process that has the terminal is gone.
+        // Ends with the last process that has the terminal.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = screen.read(&mut buffer) {
@@ -83,7 +83,7 @@ impl Shell {
         self.bash.id()
     }
 
-    /// How bash itself has ended, if it has.
+    /// Returns the exit status of bash itself, if it has ended.
     pub(crate) fn status_of_bash(&mut self) -> Option<ExitStatus> {
         self.bash.try_wait().unwrap()
     }
@@ -96,7 +96,7 @@ impl Shell {
         self.press(&format!("{line}\n"));
     }
 
-    /// Waits until the terminal shows `text`, after what was read before.
+    /// Waits until the terminal shows `text`, after the text that was read before.
     pub(crate) fn await_text(&mut self, text: &str) {
         let mut end = None;
         until(&format!("the terminal shows {text:?}"), || {
@@ -108,11 +108,11 @@ impl Shell {
         self.read += end.unwrap() + text.len();
     }
 
-    /// Waits for the prompt. The status of the last line.
+    /// Waits for the prompt. Returns the exit status of the last line.
     pub(crate) fn status(&mut self) -> i32 {
         self.await_text(PROMPT);
         self.enter("echo status: $?.");
-        // What was typed is shown as well.
+        // The terminal echoes the typed line as well.
         self.await_text("\nstatus: ");
         let start = self.read;
         self.await_text(".");
@@ -122,7 +122,7 @@ impl Shell {
 }
 
 impl Drop for Shell {
-    /// Its session hangs up with it.
+    /// Ends the shell, which hangs up its session.
     fn drop(&mut self) {
         if std::thread::panicking() {
             let shown = self.shown.lock().unwrap();

@@ -1,28 +1,25 @@
-//! Signals: to the command while there is one, to lockctl while it waits.
+//! Signals to the command while there is one, and to lockctl while it waits.
 
 use std::os::unix::process::ExitStatusExt as _;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::support::{Running, Scratch, TELL_PID, outcome, until};
+use crate::support::{Running, Scratch, WRITE_PID, outcome, until};
 
 #[test]
-fn signals_are_forwarded_to_the_command_and_what_it_started() {
+fn signals_are_forwarded_to_the_whole_group() {
     let scratch = Scratch::new();
     // The inner shell is in the same group.
-    let script = format!(
-        "for s in TERM INT HUP QUIT USR1 USR2 ALRM; do trap \"echo $s >>got\" $s; done; trap 'exit 4' WINCH
+    let script = "for s in TERM INT HUP QUIT USR1 USR2 ALRM; do trap \"echo $s >>got\" $s; done; trap 'exit 4' WINCH
          sh -c 'trap \"touch inner\" USR1; touch ready; while [ ! -e inner ]; do sleep 0.01; done' & \
-         while [ ! -e ready ]; do sleep 0.01; done; {TELL_PID} while :; do sleep 0.01; done"
-    );
-    let holder = Running::start(&mut scratch.run("memory:", &["n", "--", "sh", "-c", &script]));
-    scratch.read_pid();
+         while [ ! -e ready ]; do sleep 0.01; done; write_pid; while :; do sleep 0.01; done";
+    let (holder, _) = scratch.start("memory:", &["n"], script);
     let mut expected = String::new();
     for signal in ["USR1", "TERM", "INT", "HUP", "QUIT", "USR2", "ALRM"] {
         holder.signal(format!("SIG{signal}").parse().unwrap());
         expected += &format!("{signal}\n");
         until(signal, || scratch.exists("got") && scratch.read("got") == expected);
-        until("the inner shell had the first one", || scratch.exists("inner"));
+        until("the inner shell received the first signal", || scratch.exists("inner"));
     }
     holder.signal(Signal::SIGWINCH);
     assert_eq!(holder.code(), 4, "the command decides how it ends");
@@ -33,44 +30,38 @@ fn a_command_that_dies_of_a_forwarded_signal_sets_the_status() {
     let scratch = Scratch::new();
     for url in scratch.urls() {
         let url = url.as_str();
-        let script = format!("{TELL_PID} exec sleep 60");
-        let holder = Running::start(&mut scratch.run(url, &["n", "--", "sh", "-c", &script]));
-        scratch.read_pid();
+        let (holder, _) = scratch.start(url, &["n"], "write_pid; exec sleep 60");
         holder.signal(Signal::SIGTERM);
         assert_eq!(holder.code(), 143);
-        std::fs::remove_file(scratch.path("pid")).unwrap();
     }
 }
 
-/// What a script or a loop around lockctl has to see, to end as well.
+/// Checks that lockctl dies of the signal: only then a script or a loop around it ends as well.
 #[test]
 fn a_command_that_dies_of_a_forwarded_interrupt_takes_lockctl_with_it() {
     let scratch = Scratch::new();
     for url in scratch.urls() {
         for signal in [Signal::SIGINT, Signal::SIGQUIT] {
-            let script = format!("ulimit -c 0; {TELL_PID} exec sleep 60");
-            let holder = Running::start(&mut scratch.run(&url, &["n", "--", "sh", "-c", &script]));
-            scratch.read_pid();
+            let (holder, _) = scratch.start(&url, &["n"], "ulimit -c 0; write_pid; exec sleep 60");
             holder.signal(signal);
-            let (status, said) = holder.end();
-            assert_eq!((status.signal(), said.as_str()), (Some(signal as i32), ""), "{url}");
+            let (status, stderr) = holder.end();
+            assert_eq!((status.signal(), stderr.as_str()), (Some(signal as i32), ""), "{url}");
             assert!(!status.core_dumped());
             assert_eq!(outcome(&mut scratch.run(&url, &["-n", "n", "--", "true"])).0, 0);
-            std::fs::remove_file(scratch.path("pid")).unwrap();
         }
     }
 }
 
 #[test]
-fn a_command_that_dies_of_an_interrupt_of_its_own_does_not() {
+fn an_interrupt_of_the_commands_own_does_not_kill_lockctl() {
     let scratch = Scratch::new();
     let arguments = ["n", "--", "sh", "-c", "kill -INT $$"];
     assert_eq!(outcome(&mut scratch.run("memory:", &arguments)).0, 130);
 }
 
 #[test]
-fn blocked_signals_are_let_through() {
-    // The test's thread blocks them, and what it starts inherits that.
+fn blocked_signals_are_unblocked() {
+    // The test's thread blocks them, and its child processes inherit that.
     let mut blocked = SigSet::from(Signal::SIGCHLD);
     blocked.add(Signal::SIGTERM);
     blocked.thread_block().unwrap();
@@ -78,12 +69,9 @@ fn blocked_signals_are_let_through() {
     for url in scratch.urls() {
         let ended = Running::start(&mut scratch.run(&url, &["n", "--", "true"]));
         assert_eq!(ended.code(), 0, "{url}: the end of the command is seen");
-        let script = format!("{TELL_PID} exec sleep 60");
-        let holder = Running::start(&mut scratch.run(&url, &["n", "--", "sh", "-c", &script]));
-        scratch.read_pid();
+        let (holder, _) = scratch.start(&url, &["n"], "write_pid; exec sleep 60");
         holder.signal(Signal::SIGTERM);
         assert_eq!(holder.code(), 143, "{url}");
-        std::fs::remove_file(scratch.path("pid")).unwrap();
     }
 }
 
@@ -91,15 +79,14 @@ fn blocked_signals_are_let_through() {
 fn a_signal_ends_the_wait() {
     let scratch = Scratch::new();
     let url = scratch.url();
-    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done");
-    let holder = Running::start(&mut scratch.run(&url, &["n", "--", "sh", "-c", &script]));
-    scratch.read_pid();
+    let (holder, _) =
+        scratch.start(&url, &["n"], "write_pid; while [ ! -e go ]; do sleep 0.01; done");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         let waiter = Running::start(&mut scratch.run(&url, &["n", "--", "touch", "intruded"]));
-        waits(&waiter);
+        await_wait(&waiter);
         waiter.signal(signal);
-        let (status, said) = waiter.end();
-        assert_eq!((status.signal(), said.as_str()), (Some(signal as i32), ""));
+        let (status, stderr) = waiter.end();
+        assert_eq!((status.signal(), stderr.as_str()), (Some(signal as i32), ""));
         assert!(!status.core_dumped());
     }
     std::fs::write(scratch.path("go"), "").unwrap();
@@ -108,10 +95,10 @@ fn a_signal_ends_the_wait() {
     assert!(!scratch.exists("intruded"));
 }
 
-/// Until it has opened the lock file: then its signals are caught.
-fn waits(waiter: &Running) {
+/// Waits until lockctl has opened the lock file. It catches its signals before that.
+fn await_wait(waiter: &Running) {
     let descriptors = format!("/proc/{}/fd", waiter.pid());
-    until("it waits", || {
+    until("lockctl waits", || {
         std::fs::read_dir(&descriptors).is_ok_and(|mut found| {
             found.any(|entry| {
                 let target = entry.and_then(|entry| std::fs::read_link(entry.path()));
@@ -124,7 +111,7 @@ fn waits(waiter: &Running) {
 #[test]
 fn ignored_signals_stay_ignored() {
     let scratch = Scratch::new();
-    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; exit 6");
+    let script = format!("{WRITE_PID} while [ ! -e go ]; do sleep 0.01; done; exit 6");
     let mut nohup = std::process::Command::new("sh");
     nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockctl")]);
     nohup.args(["--backend", "memory:", "run", "n", "--", "sh", "-c", &script]);
@@ -137,7 +124,7 @@ fn ignored_signals_stay_ignored() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_that_does_not_kill_does_not_kill_the_command_either() {
+fn an_ignored_file_size_signal_stays_ignored() {
     let scratch = Scratch::new();
     for url in scratch.urls() {
         let mut ignoring = std::process::Command::new("sh");
@@ -152,19 +139,17 @@ fn a_limit_on_the_size_of_files_that_does_not_kill_does_not_kill_the_command_eit
 }
 
 #[test]
-fn a_command_that_is_stopped_by_hand_keeps_its_lock() {
+fn a_command_stopped_by_hand_keeps_its_lock() {
     let scratch = Scratch::new();
-    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; exit 6");
-    let mut holder = scratch.run("memory:?ttl=1s", &["n", "--", "sh", "-c", &script]);
-    let holder = Running::start(&mut holder);
-    let command = scratch.read_pid();
+    let script = "write_pid; while [ ! -e go ]; do sleep 0.01; done; exit 6";
+    let (holder, command) = scratch.start("memory:?ttl=1s", &["n"], script);
     command.signal(Signal::SIGSTOP);
-    until("it is stopped", || command.state() == Some('T'));
+    until("the command is stopped", || command.state() == Some('T'));
     let passed = lock_any::clock::Moment::now() + std::time::Duration::from_secs(2);
     until("twice the lease has passed", || passed.has_passed());
-    assert_ne!(holder.process().state(), Some('T'), "lockctl goes on");
+    assert_ne!(holder.process().state(), Some('T'), "lockctl is stopped");
     std::fs::write(scratch.path("go"), "").unwrap();
-    // Forwarded to the command.
+    // lockctl forwards it to the command.
     holder.signal(Signal::SIGCONT);
     assert_eq!(holder.code(), 6);
 }

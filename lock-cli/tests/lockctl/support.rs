@@ -1,4 +1,4 @@
-//! Processes that end with their test, and waiting for conditions.
+//! Processes that end with their test, and waits for conditions.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,10 +10,10 @@ use lock_any::clock::Moment;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// Longer than anything takes on a busy machine. A test that works does not wait for it.
+/// The longest wait for a condition: longer than any step takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A directory for locks and for what commands write.
+/// A directory for locks and for files that commands write.
 pub(crate) struct Scratch(tempfile::TempDir);
 
 impl Scratch {
@@ -25,7 +25,7 @@ impl Scratch {
         format!("file://{}", self.locks().display())
     }
 
-    /// One of each kind: a kernel lock, which the command inherits, and a lease.
+    /// Returns a URL of each kind: a lease, and a kernel lock, which the command inherits.
     pub(crate) fn urls(&self) -> [String; 2] {
         ["memory:".to_owned(), self.url()]
     }
@@ -42,26 +42,36 @@ impl Scratch {
         self.path(name).exists()
     }
 
-    /// What a command has written: whole, because it was moved into place.
+    /// Waits for a file, and returns its text. It is complete, because the command moves it there.
     pub(crate) fn read(&self, name: &str) -> String {
         until(&format!("{name} is written"), || self.exists(name));
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// The process id in a file that a command writes, see [`TELL_PID`].
+    /// Waits for the file `pid`, and returns the process that has written it; see [`WRITE_PID`].
     pub(crate) fn read_pid(&self) -> Process {
         Process(Pid::from_raw(self.read("pid").trim().parse().unwrap()))
     }
 
-    /// `lockctl --backend <url> run <arguments>`, in this directory.
+    /// Returns the command `lockctl --backend <url> run <arguments>`, in this directory.
     pub(crate) fn run(&self, url: &str, arguments: &[&str]) -> Command {
         let mut command = self.lockctl(&["--backend", url, "run"]);
         command.args(arguments);
         command
     }
 
+    /// Starts `lockctl run <options> -- sh -c <script>`. Waits until the script calls `write_pid`,
+    /// and returns its process.
+    pub(crate) fn start(&self, url: &str, options: &[&str], script: &str) -> (Running, Process) {
+        let _ = std::fs::remove_file(self.path("pid"));
+        let script = format!("write_pid() {{ {WRITE_PID} }}; {script}");
+        let command = [options, &["--", "sh", "-c", &script]].concat();
+        let lockctl = Running::start(&mut self.run(url, &command));
+        (lockctl, self.read_pid())
+    }
+
     pub(crate) fn lockctl(&self, arguments: &[&str]) -> Command {
-        // Whoever started the tests may ignore signals, as nohup does, and lockctl would go on with that.
+        // The tests may run with ignored signals, as under nohup(1), which lockctl would inherit.
         let mut command = Command::new("env");
         command
             .args(["--default-signal", env!("CARGO_BIN_EXE_lockctl")])
@@ -86,22 +96,22 @@ impl Drop for Scratch {
     }
 }
 
-/// Shell words that write the shell's process id to the file `pid`.
-pub(crate) const TELL_PID: &str = "echo $$ >pid.new; mv pid.new pid;";
+/// Shell code that writes the shell's process id to the file `pid`.
+pub(crate) const WRITE_PID: &str = "echo $$ >pid.new; mv pid.new pid;";
 
 /// A lockctl that runs in the background.
 pub(crate) struct Running {
     child: Child,
-    said: File,
+    stderr: File,
 }
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
         // Not a pipe: a command that outlives its lockctl would keep it open.
-        let said = tempfile::tempfile().unwrap();
-        command.stdout(Stdio::null()).stderr(said.try_clone().unwrap());
+        let stderr = tempfile::tempfile().unwrap();
+        command.stdout(Stdio::null()).stderr(stderr.try_clone().unwrap());
         let child = command.spawn().unwrap();
-        Self { child, said }
+        Self { child, stderr }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -120,28 +130,28 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end. The status, and what it said on stderr.
+    /// Waits for its end. Returns its status and its messages on stderr.
     pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let mut status = None;
         until("lockctl ends", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        (status.unwrap(), self.said())
+        (status.unwrap(), self.stderr())
     }
 
     /// Returns its messages on stderr until now.
-    pub(crate) fn said(&self) -> String {
-        let mut said = vec![0; 1 << 16];
-        // Not by its own offset, at which lockctl writes.
-        let length = self.said.read_at(&mut said, 0).unwrap();
-        String::from_utf8_lossy(&said[..length]).into_owned()
+    pub(crate) fn stderr(&self) -> String {
+        let mut stderr = vec![0; 1 << 16];
+        // Without a change of the offset, at which lockctl writes.
+        let length = self.stderr.read_at(&mut stderr, 0).unwrap();
+        String::from_utf8_lossy(&stderr[..length]).into_owned()
     }
 
-    /// Waits for its end. The exit status as a number.
+    /// Waits for its end. Returns the exit status as a number.
     pub(crate) fn code(self) -> i32 {
-        let (status, said) = self.end();
-        status.code().unwrap_or_else(|| panic!("ended by a signal: {status}, {said}"))
+        let (status, stderr) = self.end();
+        status.code().unwrap_or_else(|| panic!("ended by a signal: {status}, {stderr}"))
     }
 }
 
@@ -152,7 +162,7 @@ impl Drop for Running {
     }
 }
 
-/// A process that is not our child.
+/// A process that is not a child of the test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(Pid);
 
@@ -165,7 +175,7 @@ impl Process {
         killpg(self.0, signal).unwrap();
     }
 
-    /// The letter that ps(1) shows; `None` if it is gone, or only waits to be buried.
+    /// Returns the letter that ps(1) shows, or `None` for a dead process, even before it is reaped.
     pub(crate) fn state(self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).ok()?;
         let state = stat.rsplit(") ").next()?.chars().next()?;
@@ -176,31 +186,31 @@ impl Process {
         self.state().is_some()
     }
 
-    /// True once the process that started it has taken its status.
-    pub(crate) fn is_buried(self) -> bool {
+    /// Returns true once its parent has reaped it.
+    pub(crate) fn is_reaped(self) -> bool {
         !Path::new(&format!("/proc/{}", self.0)).exists()
     }
 
-    /// Waits until it sleeps in the kernel with nothing to do.
+    /// Waits until it sleeps in the kernel.
     pub(crate) fn await_idle(self) {
         until("the process is idle", || self.state() == Some('S'));
     }
 }
 
 /// Waits for a condition.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn until(description: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Moment::now() + DEADLINE;
     while !condition() {
-        assert!(!deadline.has_passed(), "not within {DEADLINE:?}: {what}");
+        assert!(!deadline.has_passed(), "not within {DEADLINE:?}: {description}");
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 
-/// Runs to the end. The exit status as a number, stdout, and stderr.
+/// Runs a command to its end. Returns its exit status as a number, its stdout and its stderr.
 pub(crate) fn outcome(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().expect("lockctl is not ended by a signal"), text(stdout), text(stderr))
+    (status.code().expect("lockctl was not killed by a signal"), text(stdout), text(stderr))
 }
 
 pub(crate) fn write_executable(path: &Path, text: &str) {
@@ -209,7 +219,7 @@ pub(crate) fn write_executable(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// How long `work` takes.
+/// Returns the result of `work`, and the time that it takes.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Moment::now();
     let result = work();

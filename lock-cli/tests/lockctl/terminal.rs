@@ -1,17 +1,17 @@
-//! Keys on a terminal, and lockctl in the shell that runs there.
+//! Keys on a terminal, for lockctl in an interactive shell.
 
 use crate::shell::{PROMPT, Shell};
-use crate::support::{Process, Scratch, TELL_PID, until, write_executable};
+use crate::support::{Process, Scratch, WRITE_PID, until, write_executable};
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
-/// A script with lockctl in its middle. It writes down the modes of the terminal before and after.
+/// Writes a script that runs lockctl and records the modes of the terminal before and after.
 fn write_script(scratch: &Scratch, lockctl: &str) {
     let text = format!("#!/bin/bash\nstty -g >before\n{lockctl}\nstty -g >after\ntouch went-on\n");
     write_executable(&scratch.path("script"), &text);
 }
 
-fn runs(scratch: &Scratch) -> Process {
+fn await_command(scratch: &Scratch) -> Process {
     let command = scratch.read_pid();
     until("the command sleeps", || command.state() == Some('S'));
     command
@@ -22,15 +22,16 @@ fn ctrl_c_ends_a_script_around_lockctl() {
     let scratch = Scratch::new();
     for url in scratch.urls() {
         for inner in ["", "\"$L\" --backend memory: run inner --"] {
-            // Then the terminal is not handed over, and signals the script and lockctl.
+            // With its output in a file, the command does not get the terminal, which then
+            // signals the script and lockctl.
             for output in ["", ">output"] {
                 let lockctl = format!(
-                    "\"$L\" --backend '{url}' run n -- {inner} sh -c '{TELL_PID} exec sleep 60' {output}"
+                    "\"$L\" --backend '{url}' run n -- {inner} sh -c '{WRITE_PID} exec sleep 60' {output}"
                 );
                 write_script(&scratch, &lockctl);
                 let mut shell = Shell::start(&scratch);
                 shell.enter("./script");
-                let command = runs(&scratch);
+                let command = await_command(&scratch);
                 shell.press(CTRL_C);
                 assert_eq!(shell.status(), 130, "{lockctl}");
                 assert!(!command.lives());
@@ -45,10 +46,7 @@ fn ctrl_c_ends_a_script_around_lockctl() {
 fn ctrl_c_ends_a_script_whose_lockctl_waits() {
     let scratch = Scratch::new();
     let url = scratch.url();
-    let script = format!("{TELL_PID} exec sleep 60");
-    let holder = scratch.run(&url, &["n", "--", "sh", "-c", &script]);
-    let _holder = crate::support::Running::start(&mut { holder });
-    scratch.read_pid();
+    let (_holder, _) = scratch.start(&url, &["n"], "write_pid; exec sleep 60");
     write_script(&scratch, &format!("echo begins; \"$L\" --backend '{url}' run n -- true"));
     let mut shell = Shell::start(&scratch);
     shell.enter("./script");
@@ -59,10 +57,10 @@ fn ctrl_c_ends_a_script_whose_lockctl_waits() {
 }
 
 #[test]
-fn a_script_goes_on_after_a_command_that_has_an_answer_to_ctrl_c() {
+fn a_script_continues_after_a_command_that_handles_ctrl_c() {
     let scratch = Scratch::new();
     let sleeps = "while :; do sleep 0.01; done";
-    let command = format!("trap \"exit 4\" INT; {TELL_PID} {sleeps}");
+    let command = format!("trap \"exit 4\" INT; {WRITE_PID} {sleeps}");
     write_script(&scratch, &format!("\"$L\" --backend memory: run n -- sh -c '{command}'"));
     let mut shell = Shell::start(&scratch);
     shell.enter("./script");
@@ -73,10 +71,10 @@ fn a_script_goes_on_after_a_command_that_has_an_answer_to_ctrl_c() {
 }
 
 #[test]
-fn ctrl_z_stops_everything_and_fg_lets_it_go_on() {
+fn ctrl_z_stops_everything_and_fg_resumes_it() {
     let scratch = Scratch::new();
-    // Reads from the terminal afterwards, which only the foreground may.
-    let command = format!("sh -c '{TELL_PID} read line; exit $line'");
+    // The command reads from the terminal afterwards, which only the foreground may.
+    let command = format!("sh -c '{WRITE_PID} read line; exit $line'");
     for url in scratch.urls() {
         let plain = format!("\"$L\" --backend '{url}' run n -- {command}");
         let nested = format!("\"$L\" --backend '{url}' run m -- {plain}");
@@ -84,14 +82,14 @@ fn ctrl_z_stops_everything_and_fg_lets_it_go_on() {
         for line in [plain.as_str(), nested.as_str(), "./script"] {
             let mut shell = Shell::start(&scratch);
             shell.enter(line);
-            let command = runs(&scratch);
+            let command = await_command(&scratch);
             for _ in 0..2 {
                 shell.press(CTRL_Z);
                 shell.await_text("Stopped");
                 shell.await_text(PROMPT);
                 assert_eq!(command.state(), Some('T'), "{line}");
                 shell.enter("fg");
-                until("it goes on", || command.state() == Some('S'));
+                until("the command resumes", || command.state() == Some('S'));
             }
             shell.enter("6");
             assert_eq!(shell.status(), 6, "{line}");
@@ -100,9 +98,9 @@ fn ctrl_z_stops_everything_and_fg_lets_it_go_on() {
     }
 }
 
-/// As in a container that was started to run it by hand.
+/// Presses Ctrl-Z in a container without a shell, which could not resume lockctl.
 #[test]
-fn ctrl_z_stops_nothing_where_no_shell_could_let_it_go_on() {
+fn ctrl_z_in_a_container_stops_nothing() {
     let scratch = Scratch::new();
     let reads = "while read line; do echo \"<$line>\"; done";
     let arguments = ["--backend", "memory:", "run", "n", "--", "sh", "-c", reads];
@@ -115,22 +113,22 @@ fn ctrl_z_stops_nothing_where_no_shell_could_let_it_go_on() {
 }
 
 #[test]
-fn ctrl_z_in_a_pipeline_stops_the_whole_of_it() {
+fn ctrl_z_stops_a_whole_pipeline() {
     let scratch = Scratch::new();
-    // A shell that starts programs is no good here: while it does, it cannot be stopped.
+    // Not a shell that starts programs: it cannot be stopped meanwhile.
     nix::unistd::mkfifo(&scratch.path("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let command = format!("sh -c '{TELL_PID} read line <go; echo gone'");
+    let command = format!("sh -c '{WRITE_PID} read line <go; echo gone'");
     let plain = format!("\"$L\" --backend memory: run n -- {command}");
     for line in [plain.clone(), format!("\"$L\" --backend memory: run m -- {plain}")] {
         let mut shell = Shell::start(&scratch);
         shell.enter(&format!("{line} | cat"));
-        let command = runs(&scratch);
+        let command = await_command(&scratch);
         shell.press(CTRL_Z);
         shell.await_text("Stopped");
         shell.await_text(PROMPT);
         assert_eq!(command.state(), Some('T'), "{line}");
         shell.enter("fg");
-        until("it goes on", || command.state() == Some('S'));
+        until("the command resumes", || command.state() == Some('S'));
         std::fs::write(scratch.path("go"), "on\n").unwrap();
         shell.await_text("\ngone");
         assert_eq!(shell.status(), 0, "{line}");
@@ -139,13 +137,13 @@ fn ctrl_z_in_a_pipeline_stops_the_whole_of_it() {
 }
 
 #[test]
-fn ctrl_z_without_a_shell_to_go_on_stops_nothing_for_good() {
+fn ctrl_z_without_a_shell_stops_nothing() {
     let scratch = Scratch::new();
     let mut shell = Shell::start(&scratch);
-    // In the place of the shell, as with `ssh -t host lockctl …`.
-    let command = format!("sh -c '{TELL_PID} read line; exit $line'");
+    // lockctl replaces the shell, as with `ssh -t host lockctl …`.
+    let command = format!("sh -c '{WRITE_PID} read line; exit $line'");
     shell.enter(&format!("exec \"$L\" --backend memory: run n -- {command}"));
-    runs(&scratch);
+    await_command(&scratch);
     shell.press(CTRL_Z);
     shell.await_text("^Z");
     shell.enter("6");
@@ -158,16 +156,16 @@ fn ctrl_z_without_a_shell_to_go_on_stops_nothing_for_good() {
 }
 
 #[test]
-fn ctrl_z_stops_a_lockctl_that_only_keeps_others_out() {
+fn ctrl_z_stops_a_lockctl_in_its_minimum_hold() {
     let scratch = Scratch::new();
     let url = scratch.url();
     let mut shell = Shell::start(&scratch);
     shell.enter(&format!(
-        "\"$L\" --backend '{url}' run --min-hold 1h n -- sh -c '{TELL_PID} exec true'"
+        "\"$L\" --backend '{url}' run --min-hold 1h n -- sh -c '{WRITE_PID} exec true'"
     ));
     let command = scratch.read_pid();
-    // Until then, keys are for the command's group.
-    until("the command has ended and lockctl has seen it", || command.is_buried());
+    // Until then, the keys go to the command's group.
+    until("lockctl has reaped the command", || command.is_reaped());
     shell.press(CTRL_Z);
     shell.await_text("Stopped");
     shell.await_text(PROMPT);
@@ -178,17 +176,17 @@ fn ctrl_z_stops_a_lockctl_that_only_keeps_others_out() {
 }
 
 #[test]
-fn the_terminal_is_as_before_after_a_command_that_was_killed() {
+fn a_killed_command_leaves_the_terminal_modes_restored() {
     let scratch = Scratch::new();
     let url = scratch.url();
-    let raw = format!("stty raw -echo; {TELL_PID} exec sleep 60");
+    let raw = format!("stty raw -echo; {WRITE_PID} exec sleep 60");
     write_script(
         &scratch,
         &format!("\"$L\" --backend '{url}' run --ttl 300ms n -- sh -c '{raw}'; echo status: $?."),
     );
     let mut shell = Shell::start(&scratch);
     shell.enter("./script");
-    runs(&scratch);
+    await_command(&scratch);
     std::fs::remove_file(scratch.locks().join("n.lock")).unwrap();
     shell.await_text("status: 76.");
     assert_eq!(shell.status(), 0);
@@ -196,7 +194,7 @@ fn the_terminal_is_as_before_after_a_command_that_was_killed() {
 }
 
 #[test]
-fn the_terminal_is_as_the_command_leaves_it() {
+fn a_command_may_change_the_terminal_modes() {
     let scratch = Scratch::new();
     write_script(&scratch, "\"$L\" --backend memory: run n -- stty -echo");
     let mut shell = Shell::start(&scratch);

@@ -1,4 +1,4 @@
-//! What is refused: one line that says what to do, status 64, before any input or output.
+//! Wrong usage: one line with the remedy, and status 64, before any I/O.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -126,7 +126,7 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
 }
 
 #[test]
-fn text_that_is_not_utf8_is_refused_where_text_is_wanted() {
+fn names_and_urls_must_be_utf8() {
     let scratch = Scratch::new();
     let odd = OsStr::from_bytes(b"n\xff");
     let mut as_name = scratch.lockctl(&["run"]);
@@ -134,7 +134,7 @@ fn text_that_is_not_utf8_is_refused_where_text_is_wanted() {
     assert_eq!(outcome(&mut as_name).0, 64);
     let mut as_url = scratch.lockctl(&["run", "n", "--", "true"]);
     assert_eq!(outcome(as_url.env("LOCK_BACKEND", odd)).0, 64);
-    // Not in a command: that is the command's own affair.
+    // The arguments of a command may be anything.
     let mut as_argument = scratch.run("memory:", &["n", "--", "printf", "%s"]);
     let output = as_argument.arg(odd).output().unwrap();
     assert_eq!(output.stdout, b"n\xff");
@@ -147,9 +147,9 @@ fn a_name_may_begin_with_a_dash() {
     assert_eq!(outcome(&mut command), (0, "-n\n".to_owned(), String::new()));
 }
 
-/// They have no backend, and the command that they become is not to fail for a wrong one.
+/// Checks that a wrong `$LOCK_BACKEND` does not stop a verb that needs no backend.
 #[test]
-fn hidden_verbs_do_not_look_at_the_environment() {
+fn internal_verbs_do_not_read_the_environment() {
     let scratch = Scratch::new();
     let mut exec = scratch.lockctl(&["__exec", "--", "echo", "ran"]);
     let odd = OsStr::from_bytes(b"gopher:\xff");
@@ -167,7 +167,7 @@ fn help_and_version_are_no_errors() {
         (&["run", "-h"], "--min-hold"),
         (&["help", "run"], "SIGTERM"),
         (&["--help"], "inspect"),
-        (&["help", "break"], "newer one is left alone"),
+        (&["help", "break"], "newer one alone"),
     ] {
         let (code, stdout, stderr) = outcome(&mut scratch.lockctl(question));
         assert_eq!((code, stderr.as_str()), (0, ""), "{question:?}");
@@ -186,7 +186,7 @@ fn the_backend_comes_from_the_option_then_the_environment() {
         command.envs(environment.map(|url| ("LOCK_BACKEND", url)));
         outcome(&mut command).1.contains("/lockctl-self-test.lock\n")
     };
-    // The default itself is left to a test of the choice alone: this one would write to it.
+    // Without the default URL, to which this test would write: a unit test has it.
     assert!(uses_files(&["run"], Some(&scratch.url())));
     std::fs::remove_dir_all(scratch.locks()).unwrap();
     assert!(!uses_files(&["run"], Some("memory:")));
@@ -208,7 +208,7 @@ fn a_backend_that_refuses_is_not_wrong_usage() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_an_error_and_no_death() {
+fn a_file_size_limit_is_an_error_of_the_lock() {
     let scratch = Scratch::new();
     let mut limited = std::process::Command::new("sh");
     limited.args(["-c", "ulimit -f 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockctl")]);
@@ -217,9 +217,9 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_death() {
     assert_eq!((code, stderr.lines().count()), (69, 1), "{stderr}");
 }
 
-/// Or those of several that fail at once, as jobs of cron do, would be mixed up.
+/// Checks that a message is one write, so that those of simultaneous cron jobs do not mix.
 #[test]
-fn a_message_is_written_at_once() {
+fn a_message_is_one_write() {
     let scratch = Scratch::new();
     let (ours, its) = std::os::unix::net::UnixDatagram::pair().unwrap();
     let mut lockctl = scratch.run("memory:", &["n", "--", "./missing"]);
@@ -232,7 +232,7 @@ fn a_message_is_written_at_once() {
 }
 
 #[test]
-fn so_it_is_for_what_lockctl_prints() {
+fn a_file_size_limit_is_an_error_of_the_output() {
     let scratch = Scratch::new();
     let mut limited = std::process::Command::new("sh");
     let script = "ulimit -f 0; exec \"$@\" >out";

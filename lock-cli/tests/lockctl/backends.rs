@@ -1,5 +1,6 @@
-//! The backends that locks outlive lockctl on, and what each of them declares: the one place to add
-//! another one, or what one has learned.
+//! The backends whose locks outlive lockctl, and the capabilities of each.
+//!
+//! The only file to change for another backend, or for a new capability.
 
 use std::any::Any;
 
@@ -12,23 +13,23 @@ use test_servers::{ZooKeeper, ZooKeeperOptions};
 
 use crate::support::{Scratch, outcome};
 
-/// A lock space of its own.
-pub(crate) struct Place {
+/// A backend with a lock space of its own.
+pub(crate) struct TestBackend {
     pub(crate) scheme: &'static str,
     pub(crate) url: String,
     pub(crate) detached: bool,
     pub(crate) inspecting: bool,
-    /// `inspect` tells since when the lock is held.
+    /// `inspect` shows since when the lock is held.
     pub(crate) dated: bool,
     pub(crate) listing: bool,
     pub(crate) breaking: bool,
     #[cfg(feature = "redis")]
     pub(crate) server: Option<Redis>,
-    /// Other servers, which end with this.
-    _lives: Option<Box<dyn Any>>,
+    /// Another server, which is stopped with this backend.
+    _other_server: Option<Box<dyn Any>>,
 }
 
-impl Place {
+impl TestBackend {
     pub(crate) fn file(scratch: &Scratch) -> Self {
         Self {
             scheme: "file:",
@@ -40,7 +41,7 @@ impl Place {
             breaking: true,
             #[cfg(feature = "redis")]
             server: None,
-            _lives: None,
+            _other_server: None,
         }
     }
 
@@ -56,7 +57,7 @@ impl Place {
             listing: false,
             breaking: true,
             server: Some(server),
-            _lives: None,
+            _other_server: None,
         }
     }
 
@@ -73,7 +74,7 @@ impl Place {
             breaking: true,
             #[cfg(feature = "redis")]
             server: None,
-            _lives: Some(Box::new(server)),
+            _other_server: Some(Box::new(server)),
         }
     }
 
@@ -90,7 +91,7 @@ impl Place {
             breaking: true,
             #[cfg(feature = "redis")]
             server: None,
-            _lives: Some(Box::new(server)),
+            _other_server: Some(Box::new(server)),
         }
     }
 
@@ -98,7 +99,7 @@ impl Place {
         Self::all_detached(scratch).into_iter().chain(Self::all_attached()).collect()
     }
 
-    /// Those with detached leases.
+    /// Returns the backends with detached leases.
     pub(crate) fn all_detached(scratch: &Scratch) -> Vec<Self> {
         let _ = scratch;
         vec![
@@ -110,7 +111,7 @@ impl Place {
         ]
     }
 
-    /// Those without.
+    /// Returns the backends without detached leases.
     fn all_attached() -> Vec<Self> {
         vec![
             #[cfg(feature = "zookeeper")]
@@ -118,7 +119,7 @@ impl Place {
         ]
     }
 
-    /// `lockctl --backend <url> <arguments>`, to its end.
+    /// Runs `lockctl --backend <url> <arguments>` to its end.
     pub(crate) fn lockctl(&self, scratch: &Scratch, arguments: &[&str]) -> (i32, String, String) {
         outcome(&mut self.command(scratch, arguments))
     }

@@ -34,10 +34,11 @@ impl Capability {
     fn missing(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Detached => ("has no detached leases", &["file:", "redis:", "memcache:"]),
-            Self::Inspecting => {
-                ("cannot show who holds a lock", &["file:", "redis:", "memcache:", "zookeeper:"])
-            }
-            Self::Listing => ("does not know all of its locks", &["zookeeper:"]),
+            Self::Inspecting => (
+                "cannot show the holder of a lock",
+                &["file:", "redis:", "memcache:", "zookeeper:"],
+            ),
+            Self::Listing => ("keeps no list of its locks", &["zookeeper:"]),
             Self::Breaking => (
                 "cannot end the hold of another client",
                 &["file:", "redis:", "memcache:", "zookeeper:"],
@@ -52,7 +53,7 @@ pub(crate) fn ttl(url: &str, option: Option<Duration>) -> Result<Duration, Failu
     Ok(option.or(from_url).unwrap_or(DEFAULT_TTL))
 }
 
-/// Returns the directory of the locks of the file backend: other users may have another one.
+/// Returns the directory of the file backend, because that of other users may differ.
 #[cfg(feature = "file")]
 pub(crate) fn directory_of(url: &str) -> Option<String> {
     lock_any::directory_of(url).map(|directory| directory.to_string_lossy().into_owned())
@@ -63,18 +64,18 @@ pub(crate) fn directory_of(_: &str) -> Option<String> {
     None
 }
 
-/// Connects; other clients see `label` as the holder.
+/// Connects as a client that others see as `label`.
 pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failure> {
     Ok(lock_any::connect_with(url, |builder| builder.label(label)).await?)
 }
 
-/// Connects for a verb about locks that outlive lockctl, which needs all of `needs`.
+/// Connects for a verb about locks that outlive lockctl. The backend must have all of `needs`.
 pub(crate) async fn connect_for(
     verb: &str,
     needs: &[Capability],
     url: &str,
 ) -> Result<Locker, Failure> {
-    // No signal is caught: a verb that only reads dies of a signal as other programs do.
+    // Catches no signal: such a verb dies of a signal, as other programs do.
     let _ = Signals::catch(&[])?;
     let locks = connect_as(Label::host_and_pid(), url).await?;
     require(&locks, verb, needs)?;
@@ -87,8 +88,8 @@ pub(crate) fn require(locks: &Locker, verb: &str, needs: &[Capability]) -> Resul
     let backend = capabilities.backend;
     if capabilities.reach == Reach::Process {
         return Err(Failure::usage(format!(
-            "cannot {verb}: the locks of the {backend} backend end with the process that took \
-             them; use one that outlives it, as file: and redis: do"
+            "cannot {verb}: the locks of the {backend} backend end with the process that \
+             acquired them; use a backend whose locks outlive it, such as file: or redis:"
         )));
     }
     let Some(lacking) = needs.iter().find(|need| need.support(capabilities) == Support::Absent)

@@ -1,14 +1,40 @@
-//! The answer to wrong usage: one line that says what to do.
+//! Parsing of the arguments. The answer to wrong usage is one line with the remedy.
 
 use std::ffi::OsStr;
 
+use clap::Parser as _;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::cli::{self, VERBS};
+use crate::cli::{self, Cli, InternalVerb, VERBS};
+use crate::exit::Failure;
+
+/// Parses the arguments of an internal verb, if lockctl was started by itself.
+pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
+    let verb = std::env::args_os().nth(1);
+    if !verb.is_some_and(|verb| verb == cli::EXEC || verb == cli::DIE) {
+        return Ok(None);
+    }
+    InternalVerb::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
+}
+
+/// Parses the arguments. Returns `None` after printing help or the version.
+pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
+    match Cli::try_parse() {
+        Ok(cli) => Ok(Some(cli)),
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            // A reader that closed the pipe has read enough.
+            let _ = error.print();
+            Ok(None)
+        }
+        Err(error) => Err(Failure::usage(advice(&error))),
+    }
+}
 
 /// Returns the line for an error of clap.
-pub(crate) fn advice(error: &clap::Error) -> String {
+fn advice(error: &clap::Error) -> String {
     let verb = verb_of(std::env::args_os().skip(1));
     let usage = || format!("write: {}", cli::usage(verb));
     let argument = text(error, ContextKind::InvalidArg);
@@ -26,21 +52,21 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         ErrorKind::InvalidValue if value.is_empty() => format!("{option} needs a value"),
         ErrorKind::InvalidValue => {
             let known = text(error, ContextKind::ValidValue);
-            format!("there is no {} {}; known are: {known}", noun(option), quoted(&value))
+            format!("unknown {} {}; known are: {known}", noun(option), quoted(&value))
         }
         ErrorKind::InvalidUtf8 => "names and options must be UTF-8".to_owned(),
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("there is no option {}; {}", quoted(&argument), see_help(verb))
+            format!("unknown option {}; {}", quoted(&argument), see_help(verb))
         }
         ErrorKind::UnknownArgument if verb == Some("run") => {
-            format!("put -- before the command, not {}; {}", quoted(&argument), usage())
+            format!("{} is not expected: put -- before the command; {}", quoted(&argument), usage())
         }
         ErrorKind::UnknownArgument => {
-            format!("{} is one argument too many; {}", quoted(&argument), usage())
+            format!("{} is not expected; {}", quoted(&argument), usage())
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match argument.as_str() {
-                whom if whom.contains("--force") => "--owner OWNER or --force",
+                either if either.contains("--force") => "--owner OWNER or --force",
                 name if name.contains("NAME") => "a lock name",
                 shell if shell.contains("SHELL") => "a shell",
                 _ => "a command after --",
@@ -57,7 +83,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand);
-            format!("there is no verb {}; known are: {}", quoted(&verb), VERBS.join(", "))
+            format!("unknown verb {}; known are: {}", quoted(&verb), VERBS.join(", "))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("a verb is missing; {}, or see lockctl --help", usage())
@@ -66,7 +92,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
     }
 }
 
-/// Finds the verb that was meant: clap's error does not tell.
+/// Finds the verb among the arguments: clap's error does not name it.
 fn verb_of(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<&'static str> {
     for argument in arguments {
         let argument = argument.as_ref();
@@ -87,7 +113,7 @@ fn see_help(verb: Option<&str>) -> String {
     }
 }
 
-/// Returns `<SHELL>` as a word.
+/// Returns the word in `<SHELL>`.
 fn noun(argument: &str) -> String {
     argument.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }
