@@ -1,6 +1,7 @@
 //! What the locks cost: requests, round trips, bytes, CPU and times, each beside a floor that was written
 //! by hand. Every figure that this project claims comes out of this program.
 
+mod model;
 mod report;
 mod run;
 mod worker;
@@ -8,7 +9,6 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lock_bench_worker::clock;
 
 /// Measures locks beside hand-written floors
 #[derive(Debug, Parser)]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::goals::GoalsFile;
 use super::run::Run;
-use super::{Goals, markdown, page};
+use super::{markdown, page};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
@@ -50,8 +51,8 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
     let (runs, lost) = Run::merged(runs)?;
     lost.iter().for_each(|what| eprintln!("lock-bench report: {what}"));
     // Before anything is written: half a report would look like a whole one.
-    let goals: Vec<Read> =
-        args.goals.iter().map(|file| Read::of(file, &runs)).collect::<Result<_, _>>()?;
+    let goals: Vec<GoalsFile> =
+        args.goals.iter().map(|file| GoalsFile::of(file, &runs)).collect::<Result<_, _>>()?;
     if let Some(file) = &args.html {
         write(file, &page::html(&runs))?;
     }
@@ -73,34 +74,11 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
         let document = with_figures(&document, &markdown::figures(&runs, &goals));
         write(file, &document.ok_or_else(|| format!("{} has no figures", file.display()))?)?;
     }
-    for Read { file, text, remarks, .. } in &goals {
-        write(file, text)?;
-        remarks.iter().for_each(|what| eprintln!("{}: {what}", file.display()));
+    for GoalsFile { path, text, remarks, .. } in &goals {
+        write(path, text)?;
+        remarks.iter().for_each(|remark| eprintln!("{}: {remark}", path.display()));
     }
     Ok(())
-}
-
-/// A goals file.
-pub(super) struct Read<'a> {
-    file: &'a Path,
-    pub(super) backend: &'a str,
-    pub(super) goals: Goals,
-    /// With what the run of its backend has measured.
-    text: String,
-    /// What has to be known of that.
-    remarks: Vec<String>,
-}
-
-impl<'a> Read<'a> {
-    fn of(file: &'a Path, runs: &[Run]) -> Result<Self, String> {
-        let backend = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        let run = runs.iter().find(|run| run.backend() == backend);
-        let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
-        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let goals = Goals::read_any(file)?;
-        let (text, remarks) = goals.noted(&text, &run.summary, &run.others());
-        Ok(Self { file, backend, goals, text, remarks })
-    }
 }
 
 fn with_figures(document: &str, figures: &str) -> Option<String> {

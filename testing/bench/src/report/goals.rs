@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Row, Summary};
+use super::Summary;
+use super::run::Run;
+use crate::model::Row;
 
 /// A goals file: any number of `[[goal]]`.
 #[derive(Debug, Deserialize)]
@@ -61,7 +63,7 @@ pub(crate) struct Outcome {
 
 /// Where the figures of a run are found.
 #[derive(Clone, Copy)]
-struct Measured<'a> {
+struct RunFigures<'a> {
     summary: &'a Summary,
     /// Libraries of other projects.
     others: &'a [String],
@@ -82,9 +84,9 @@ impl Goals {
     pub(crate) fn read(path: &Path, workloads: &[&str]) -> Result<Self, String> {
         let at = path.display();
         let goals = Self::read_any(path)?;
-        match goals.goal.iter().find_map(|goal| goal.fault(workloads)) {
+        match goals.goal.iter().find_map(|goal| goal.error(workloads)) {
             None => Ok(goals),
-            Some(fault) => Err(format!("{at}: {fault}")),
+            Some(error) => Err(format!("{at}: {error}")),
         }
     }
 
@@ -105,19 +107,19 @@ impl Goals {
         rows: &[Row],
         others: &[String],
         scope: Scope,
-        was_asked: impl Fn(&str) -> bool,
+        is_selected: impl Fn(&str) -> bool,
     ) -> Outcome {
-        let measured = Measured { summary: &Summary::of(rows), others };
+        let measured = RunFigures { summary: &Summary::of(rows), others };
         let mut outcome = Outcome::default();
         for goal in &self.goal {
             let is_out = (scope.exact && goal.timed) || (!scope.others && goal.needs_others());
-            if is_out || !was_asked(workload_of(&goal.workload)) {
+            if is_out || !is_selected(workload_of(&goal.workload)) {
                 continue;
             }
             outcome.asked += 1;
             match (goal.failure(measured), &goal.missed) {
                 (None, None) => {}
-                (None, Some(_)) if goal.is_met_at_times() => {}
+                (None, Some(_)) if goal.is_met_sometimes() => {}
                 (None, Some(_)) => outcome.better.push(goal.to_string()),
                 (Some(failure), None) => outcome.not_met.push(failure),
                 (Some(failure), Some(why)) => outcome.known.push(format!("{failure}: {why}")),
@@ -134,7 +136,7 @@ impl Goals {
         summary: &Summary,
         others: &[String],
     ) -> (String, Vec<String>) {
-        let measured = Measured { summary, others };
+        let measured = RunFigures { summary, others };
         let mut goals = self.goal.iter();
         let (mut noted, mut remarks) = (String::new(), Vec::new());
         let mut value = None;
@@ -145,7 +147,7 @@ impl Goals {
                 value = found.or(goal.and_then(|goal| goal.measured));
                 remarks.extend(goal.and_then(|goal| match found {
                     Some(found) => goal.contradiction(found),
-                    None => Some(goal.left_as_it_was()),
+                    None => Some(goal.not_in_run()),
                 }));
             }
             if line.starts_with("measured = ") {
@@ -180,6 +182,29 @@ impl Goals {
     }
 }
 
+/// A goals file.
+pub(super) struct GoalsFile<'a> {
+    pub(super) path: &'a Path,
+    pub(super) backend: &'a str,
+    pub(super) goals: Goals,
+    /// With what the run of its backend has measured.
+    pub(super) text: String,
+    /// What has to be known of that.
+    pub(super) remarks: Vec<String>,
+}
+
+impl<'a> GoalsFile<'a> {
+    pub(super) fn of(path: &'a Path, runs: &[Run]) -> Result<Self, String> {
+        let backend = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let run = runs.iter().find(|run| run.backend() == backend);
+        let run = run.ok_or_else(|| format!("{}: no run of that backend", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let goals = Goals::read_any(path)?;
+        let (text, remarks) = goals.noted(&text, &run.summary, &run.others());
+        Ok(Self { path, backend, goals, text, remarks })
+    }
+}
+
 /// The name of the workload in `pairs c=64`.
 fn workload_of(title: &str) -> &str {
     title.split(' ').next().unwrap_or_default()
@@ -187,7 +212,7 @@ fn workload_of(title: &str) -> &str {
 
 impl Goal {
     /// Why it is none.
-    fn fault(&self, workloads: &[&str]) -> Option<String> {
+    fn error(&self, workloads: &[&str]) -> Option<String> {
         let Self { workload, figure, max, min, .. } = self;
         if !workloads.contains(&workload_of(workload)) {
             return Some(format!(
@@ -208,14 +233,14 @@ impl Goal {
         self.over.as_ref().is_some_and(|over| !over.starts_with(BARE))
     }
 
-    fn is_met_at_times(&self) -> bool {
+    fn is_met_sometimes(&self) -> bool {
         self.missed.as_ref().is_some_and(|why| why.starts_with(SOMETIMES))
     }
 
     /// What is wrong with its words, if that was measured.
     fn contradiction(&self, measured: f64) -> Option<String> {
-        match (self.off(measured), &self.missed) {
-            (None, Some(_)) if !self.is_met_at_times() => Some(format!(
+        match (self.violation(measured), &self.missed) {
+            (None, Some(_)) if !self.is_met_sometimes() => Some(format!(
                 "{self} is {measured:.3}, which is met: delete `missed`, or begin it with \"{SOMETIMES}\" and say when"
             )),
             (Some((side, bound)), None) => {
@@ -226,7 +251,7 @@ impl Goal {
     }
 
     /// A run did not have its figure.
-    fn left_as_it_was(&self) -> String {
+    fn not_in_run(&self) -> String {
         match self.measured {
             Some(old) => {
                 format!(
@@ -237,7 +262,7 @@ impl Goal {
         }
     }
 
-    fn value(&self, measured: Measured<'_>) -> Option<f64> {
+    fn value(&self, measured: RunFigures<'_>) -> Option<f64> {
         let of = |lib: &str| Some(measured.summary.find(&self.workload, lib, &self.figure)?.median);
         match self.over.as_deref() {
             None => of(&self.lib),
@@ -253,17 +278,17 @@ impl Goal {
         }
     }
 
-    fn failure(&self, measured: Measured<'_>) -> Option<String> {
+    fn failure(&self, measured: RunFigures<'_>) -> Option<String> {
         let promise = &self.promise;
         let Some(found) = self.value(measured) else {
             return Some(format!("{self} was not measured ({promise})"));
         };
-        let (side, bound) = self.off(found)?;
+        let (side, bound) = self.violation(found)?;
         Some(format!("{self} is {found:.3}, {side} {bound} ({promise})"))
     }
 
     /// On which side of which bound that is, if it is not what it should be.
-    fn off(&self, found: f64) -> Option<(&'static str, f64)> {
+    fn violation(&self, found: f64) -> Option<(&'static str, f64)> {
         let is_missed = |bound: f64, is_wrong: bool| (is_wrong || found.is_nan()).then_some(bound);
         let above = self.max.and_then(|max| is_missed(max, found > max)).map(|max| ("above", max));
         let below = self.min.and_then(|min| is_missed(min, found < min)).map(|min| ("below", min));
@@ -282,7 +307,7 @@ impl fmt::Display for Goal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Figure, Figures};
+    use crate::model::{Figure, Figures};
 
     const FILE: &str = "# Words\n[[goal]]\nworkload = \"pairs c=1\"\nlib = \"locks\"\nfigure = \"f\"\n\
         over = \"theirs\"\nmax = 0.5\nmeasured = 9.000\npromise = \"half\"\n";
@@ -382,7 +407,7 @@ mod tests {
         let rows = [row("locks", 8.0, 0.0), row("theirs", 0.5, 1.0), row("another", 4.0, 0.0)];
         let text = FILE.replace("pairs c=1", "killed").replace("\"f\"", "\"late p50 ms\"");
         let goals: Goals = toml::from_str(&text.replace("theirs", "others")).unwrap();
-        let measured = Measured { summary: &Summary::of(&rows), others: &others() };
+        let measured = RunFigures { summary: &Summary::of(&rows), others: &others() };
         assert_eq!(goals.goal[0].value(measured), Some(2.0));
     }
 

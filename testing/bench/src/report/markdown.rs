@@ -1,13 +1,13 @@
 //! The same in tables.
 
-use super::cli::Read;
-use super::run::{Run, Side};
+use super::goals::GoalsFile;
+use super::run::{Role, Run};
 use super::summary::Spread;
 use super::table::{cells, short};
 use crate::run::{pauses, untuned};
-use crate::worker::HANDING_OVER;
+use crate::worker::WITH_HANDOVERS;
 
-/// What stands side by side: where it is from, what it is called there, and here.
+/// What paused side by side: where it is from, what it is called there, and here.
 const COLUMNS: &[(&str, &str, &str)] = &[
     ("pairs c=1", "requests a pair", "requests a pair"),
     ("pairs c=1", "round trips a pair", "round trips a pair"),
@@ -28,11 +28,11 @@ const COLUMNS: &[(&str, &str, &str)] = &[
 const RELAY: &str = "handoff relay";
 
 /// What nobody measured.
-const NOTHING: &str = "–";
+const MISSING: &str = "–";
 
 /// What says nothing of who is ahead: how often something was measured, the one slowest of all, and what is compared by
 /// another figure already.
-const NO_RACE: &[&str] = &[
+const NOT_COMPARED: &[&str] = &[
     "hand-offs measured",
     "takeovers measured",
     "session s",
@@ -42,7 +42,7 @@ const NO_RACE: &[&str] = &[
     "requests a waiter, greatest ÷ least",
 ];
 
-pub(super) fn markdown(runs: &[Run], goals: &[Read<'_>]) -> String {
+pub(super) fn markdown(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = format!("# What locks cost\n\n{}", figures(runs, goals));
     for run in runs {
         text +=
@@ -56,7 +56,7 @@ pub(super) fn markdown(runs: &[Run], goals: &[Read<'_>]) -> String {
 
 /// Ours on all backends side by side; then each backend with its floors and the locks of other projects; then where one
 /// of those is ahead.
-pub(super) fn figures(runs: &[Run], goals: &[Read<'_>]) -> String {
+pub(super) fn figures(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = String::from(
         "### Ours, by backend\n\n\
          To compare one backend with another, read the pair in µs and the pairs a second: all of one machine, with the servers \
@@ -66,11 +66,11 @@ pub(super) fn figures(runs: &[Run], goals: &[Read<'_>]) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(runs.iter().map(|run| format!("**{}**", run.backend())));
     for (workload, figure, title) in COLUMNS {
-        let handed_over = format!("{title}, `{HANDING_OVER}`");
-        for (lib, title) in [("locks", (*title).to_owned()), (HANDING_OVER, handed_over)] {
+        let handed_over = format!("{title}, `{WITH_HANDOVERS}`");
+        for (lib, title) in [("locks", (*title).to_owned()), (WITH_HANDOVERS, handed_over)] {
             let mut row = vec![title];
             row.extend(runs.iter().map(|run| cell(run, workload, lib, figure)));
-            if row.iter().skip(1).any(|cell| cell != NOTHING) {
+            if row.iter().skip(1).any(|cell| cell != MISSING) {
                 rows.push(row);
             }
         }
@@ -82,10 +82,10 @@ pub(super) fn figures(runs: &[Run], goals: &[Read<'_>]) -> String {
             run.backend(),
             origin(run)
         );
-        text += &table(beside(run));
+        text += &table(compared(run));
         text += &notes(run);
     }
-    text + &behind(runs, goals)
+    text + &where_ahead(runs, goals)
 }
 
 /// What has to be known of the rows above.
@@ -116,7 +116,7 @@ fn notes(run: &Run) -> String {
 }
 
 /// Whatever another project's lock does better than ours, with the reason that the goals have for it.
-fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
+fn where_ahead(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = String::from(
         "\n### Where another one is ahead\n\n\
          Every figure of this run in which the best of the others is better than `locks`, as they come, and how many times as \
@@ -140,7 +140,7 @@ fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
                             short(ours.median),
                             format!("{} ({lib})", short(theirs)),
                             times(ours.median, theirs),
-                            why.unwrap_or(NOTHING).replace('|', "\\|"),
+                            why.unwrap_or(MISSING).replace('|', "\\|"),
                         ])
                     },
                 ));
@@ -157,14 +157,17 @@ fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
 
 /// Who of the others is best, if that is better than ours, and says something.
 fn rival<'a>(run: &'a Run, workload: &str, figure: &str, ours: f64) -> Option<(&'a str, f64)> {
-    if NO_RACE.contains(&figure) || figure.ends_with("× floor") || means_nothing(run, workload) {
+    if NOT_COMPARED.contains(&figure)
+        || figure.ends_with("× floor")
+        || is_meaningless(run, workload)
+    {
         return None;
     }
     let more_is_better = figure.starts_with("pairs/s");
     let is_better = |one: f64, than: f64| if more_is_better { one > than } else { one < than };
     let (_, lines) = run.summary.workloads.iter().find(|(name, _)| name == workload)?;
     let others = lines.iter().map(|line| line.lib.as_str()).filter(|lib| {
-        matches!(run.side(lib), Side::Other | Side::Tuned)
+        matches!(run.role(lib), Role::Other | Role::Tuned)
             && !run.summary.breaks_leases(workload, lib)
     });
     let theirs =
@@ -177,11 +180,11 @@ fn rival<'a>(run: &'a Run, workload: &str, figure: &str, ours: f64) -> Option<(&
 /// How far they are apart, where that can be said.
 fn times(one: f64, other: f64) -> String {
     let (least, most) = (one.min(other), one.max(other));
-    if least > 0.0 { short(most / least) } else { NOTHING.to_owned() }
+    if least > 0.0 { short(most / least) } else { MISSING.to_owned() }
 }
 
 /// Round trips where it is not the way that a hand-off waits for.
-fn means_nothing(run: &Run, workload: &str) -> bool {
+fn is_meaningless(run: &Run, workload: &str) -> bool {
     workload == RELAY && pauses(run.backend())
 }
 
@@ -210,30 +213,30 @@ fn origin(run: &Run) -> String {
 }
 
 /// A row for each library, without the columns that nobody has.
-fn beside(run: &Run) -> Vec<Vec<String>> {
+fn compared(run: &Run) -> Vec<Vec<String>> {
     let mut libs: Vec<String> = Vec::new();
     for (workload, ..) in COLUMNS {
         let new = run.libs(workload).into_iter().filter(|lib| !libs.contains(lib));
         libs.extend(new.collect::<Vec<_>>());
     }
-    libs.sort_by_key(|lib| match run.side(lib) {
-        Side::Floor => 0,
-        Side::Ours => 1,
-        Side::Bare => 2,
-        Side::Other | Side::Tuned => 3,
+    libs.sort_by_key(|lib| match run.role(lib) {
+        Role::Floor => 0,
+        Role::Ours => 1,
+        Role::Bare => 2,
+        Role::Other | Role::Tuned => 3,
     });
     let find = |lib: &str, column: &(&str, &str, &str)| run.summary.find(column.0, lib, column.1);
     let is_known = |column: &&(&str, &str, &str)| {
-        !means_nothing(run, column.0) && libs.iter().any(|lib| find(lib, column).is_some())
+        !is_meaningless(run, column.0) && libs.iter().any(|lib| find(lib, column).is_some())
     };
     let columns: Vec<_> = COLUMNS.iter().filter(is_known).collect();
     let mut head = vec![String::new()];
     head.extend(columns.iter().map(|column| column.2.to_owned()));
     let row = |lib: &String| {
-        let name = match run.side(lib) {
-            Side::Floor => format!("*{lib}*"),
-            Side::Ours => format!("**{lib}**"),
-            Side::Bare | Side::Other | Side::Tuned => lib.clone(),
+        let name = match run.role(lib) {
+            Role::Floor => format!("*{lib}*"),
+            Role::Ours => format!("**{lib}**"),
+            Role::Bare | Role::Other | Role::Tuned => lib.clone(),
         };
         let cells = columns.iter().map(|column| cell(run, column.0, lib, column.1));
         std::iter::once(name).chain(cells).collect()
@@ -242,8 +245,8 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
 }
 
 fn cell(run: &Run, workload: &str, lib: &str, figure: &str) -> String {
-    let spread = run.summary.find(workload, lib, figure).filter(|_| !means_nothing(run, workload));
-    let text = spread.map_or_else(|| NOTHING.to_owned(), |spread: Spread| short(spread.median));
+    let spread = run.summary.find(workload, lib, figure).filter(|_| !is_meaningless(run, workload));
+    let text = spread.map_or_else(|| MISSING.to_owned(), |spread: Spread| short(spread.median));
     match run.summary.too_early(workload, lib) {
         Some(early) => format!("{text}, **{} too early**", short(early)),
         None => text,
@@ -256,7 +259,7 @@ fn table(rows: Vec<Vec<String>>) -> String {
     table_with(rows, &format!("|---{}|", "|--:".repeat(columns - 1)))
 }
 
-/// With the line that says on which side what stands.
+/// With the line that says on which side what paused.
 fn table_with(rows: Vec<Vec<String>>, sides: &str) -> String {
     let mut text = String::new();
     for (i, row) in rows.into_iter().enumerate() {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::picture::{Entry, Mark, Unit, bars, curves, distributions, escaped, orders, with_unit};
-use super::run::{Run, Side};
+use super::run::{Role, Run};
 use super::summary::Spread;
 use super::table::short;
 
@@ -98,7 +98,7 @@ fn entries(
         let spread = run.summary.find(workload, lib, name)?;
         Some(Entry {
             name: lib.clone(),
-            class: run.side(lib).class(),
+            class: run.role(lib).class(),
             value: spread.median,
             ends: (spread.min, spread.max),
             shape: run.shape(workload, lib),
@@ -135,7 +135,7 @@ fn pairs(run: &Run) -> String {
         run,
         "pairs c=1",
         "One task takes a lock that nobody else wants and lets it go, again and again. How the times of one such pair \
-         are spread; the black line is the median, which stands at the right.",
+         are spread; the black line is the median, which paused at the right.",
         "Acquire and release, nobody else there",
     );
     let floor = |name: &str| {
@@ -253,7 +253,7 @@ fn growth(run: &Run) -> String {
         let last = shape.last()?[1];
         Some(Entry {
             name: lib.clone(),
-            class: run.side(lib).class(),
+            class: run.role(lib).class(),
             value: last,
             ends: (last, last),
             shape,
@@ -380,7 +380,7 @@ fn tables(run: &Run) -> String {
     page + "</details>"
 }
 
-impl Side {
+impl Role {
     /// Its colour.
     fn class(self) -> &'static str {
         match self {

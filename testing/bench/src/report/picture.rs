@@ -1,4 +1,4 @@
-//! Pictures, as SVG that stands in the page. One row for each library, the floor first.
+//! Pictures, as SVG that paused in the page. One row for each library, the floor first.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub(super) struct Entry {
     /// Between which values the rounds lie.
     pub(super) ends: (f64, f64),
     pub(super) shape: Vec<[f64; 2]>,
-    /// What stands behind it.
+    /// What paused behind it.
     pub(super) note: String,
 }
 
@@ -280,7 +280,7 @@ impl Canvas {
         let _ = write!(self.0, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
     }
 
-    /// Read from below.
+    /// GoalsFile from below.
     fn turned(&mut self, text: &str, x: f64, y: f64) {
         let text = escaped(text);
         let _ = write!(

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::summary::Line;
-use super::{Figures, Row, Shape, Summary};
+use super::Summary;
+use super::summary::LibSummary;
+use crate::model::{Figures, Row, Shape};
 
 /// What has to be the same where figures of two runs stand in one table.
 const PLACE: [&str; 5] = ["cpu", "cpus", "machine", "profile", "server"];
@@ -19,7 +20,7 @@ pub(super) struct Run {
 
 /// Whose a library is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub(super) enum Role {
     Floor,
     Ours,
     /// Our requests without the rest of us.
@@ -63,14 +64,14 @@ impl Run {
         for run in runs {
             match merged.iter_mut().find(|known| known.backend() == run.backend()) {
                 None => merged.push(run),
-                Some(known) => lost.extend(known.renew(run)?),
+                Some(known) => lost.extend(known.replace_workloads(run)?),
             }
         }
         Ok((merged, lost))
     }
 
     /// Whole workloads: a figure belongs to the floor and to the others that were measured beside it.
-    fn renew(&mut self, later: Self) -> Result<Vec<String>, String> {
+    fn replace_workloads(&mut self, later: Self) -> Result<Vec<String>, String> {
         for key in PLACE {
             let (one, other) = (&self.environment[key], &later.environment[key]);
             if one != other {
@@ -80,7 +81,7 @@ impl Run {
         }
         let mut order: Vec<String> = self.workloads().map(str::to_owned).collect();
         let again: Vec<String> = later.workloads().map(str::to_owned).collect();
-        let lost = self.lost_by(&later);
+        let lost = self.missing_from(&later);
         let is_whole = order.iter().all(|workload| again.contains(workload));
         order.extend(again.iter().filter(|new| !order.contains(new)).cloned().collect::<Vec<_>>());
         let mut environment = later.environment;
@@ -100,9 +101,10 @@ impl Run {
     }
 
     /// What of a workload that was measured again was not measured again.
-    fn lost_by(&self, later: &Self) -> Vec<String> {
+    fn missing_from(&self, later: &Self) -> Vec<String> {
         let mut lost = Vec::new();
-        let again = |workload: &&(String, Vec<Line>)| later.workloads().any(|w| w == workload.0);
+        let again =
+            |workload: &&(String, Vec<LibSummary>)| later.workloads().any(|w| w == workload.0);
         for (workload, lines) in self.summary.workloads.iter().filter(again) {
             for line in lines {
                 let is_lost = |name: &&str| later.summary.find(workload, &line.lib, name).is_none();
@@ -184,17 +186,17 @@ impl Run {
         others.into_iter().flatten().map(|(name, _)| name.clone()).collect()
     }
 
-    pub(super) fn side(&self, lib: &str) -> Side {
+    pub(super) fn role(&self, lib: &str) -> Role {
         let is_other = self.environment["others"].get(lib).is_some();
         let is_by_hand = self.environment["peers"]
             .as_array()
             .is_some_and(|peers| peers.iter().any(|peer| peer.as_str() == Some(lib)));
         match lib {
-            lib if lib.starts_with("locks") => Side::Ours,
-            lib if lib.starts_with("bare-") => Side::Bare,
-            lib if is_other && lib.contains(", ") => Side::Tuned,
-            _ if is_other || is_by_hand => Side::Other,
-            _ => Side::Floor,
+            lib if lib.starts_with("locks") => Role::Ours,
+            lib if lib.starts_with("bare-") => Role::Bare,
+            lib if is_other && lib.contains(", ") => Role::Tuned,
+            _ if is_other || is_by_hand => Role::Other,
+            _ => Role::Floor,
         }
     }
 
@@ -204,12 +206,12 @@ impl Run {
         let lines = lines.map(|(_, lines)| lines.as_slice()).unwrap_or_default();
         let mut libs: Vec<String> = lines.iter().map(|line| line.lib.clone()).collect();
         // A tuned one behind the same as it comes.
-        libs.sort_by_key(|lib| match self.side(lib) {
+        libs.sort_by_key(|lib| match self.role(lib) {
             // In the order in which they were measured: the first one is what the others are divided by.
-            Side::Floor => (0, String::new()),
-            Side::Ours => (1, lib.clone()),
-            Side::Bare => (2, String::new()),
-            Side::Other | Side::Tuned => (3, lib.to_lowercase()),
+            Role::Floor => (0, String::new()),
+            Role::Ours => (1, lib.clone()),
+            Role::Bare => (2, String::new()),
+            Role::Other | Role::Tuned => (3, lib.to_lowercase()),
         });
         libs
     }
@@ -217,7 +219,7 @@ impl Run {
     /// The figure of the floor.
     pub(super) fn floor(&self, workload: &str, figure: &str) -> Option<super::summary::Spread> {
         let libs = self.libs(workload);
-        let floor = libs.iter().find(|lib| self.side(lib) == Side::Floor)?;
+        let floor = libs.iter().find(|lib| self.role(lib) == Role::Floor)?;
         self.summary.find(workload, floor, figure)
     }
 
@@ -259,7 +261,7 @@ fn six_digits(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Figure;
+    use crate::model::Figure;
 
     fn row(workload: &str, lib: &str, round: usize, value: f64) -> Row {
         let figures = Figures::from([(Figure::time("f"), value), (Figure::count("same"), 2.0)]);

@@ -1,15 +1,15 @@
 //! All rounds of a library put together: the median, and how far the rounds lie apart.
 
-use super::{Figure, Row};
+use crate::model::{Figure, Row};
 
 #[derive(Debug)]
 pub(crate) struct Summary {
     /// Workloads and libraries in the order of their first rows.
-    pub(crate) workloads: Vec<(String, Vec<Line>)>,
+    pub(crate) workloads: Vec<(String, Vec<LibSummary>)>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct LibSummary {
     pub(crate) lib: String,
     pub(crate) figures: Vec<(Figure, Spread)>,
 }
@@ -23,14 +23,14 @@ pub(crate) struct Spread {
 
 impl Summary {
     pub(crate) fn of(rows: &[Row]) -> Self {
-        let mut workloads: Vec<(String, Vec<Line>)> = Vec::new();
+        let mut workloads: Vec<(String, Vec<LibSummary>)> = Vec::new();
         for row in rows {
             let lines = entry(
                 &mut workloads,
                 |(name, _)| *name == row.workload,
                 || (row.workload.clone(), Vec::new()),
             );
-            entry(&mut lines.1, |line| line.lib == row.lib, || Line::of(&row.lib, row, rows));
+            entry(&mut lines.1, |line| line.lib == row.lib, || LibSummary::of(&row.lib, row, rows));
         }
         Self { workloads }
     }
@@ -62,7 +62,7 @@ fn entry<T>(list: &mut Vec<T>, is_meant: impl Fn(&T) -> bool, make: impl FnOnce(
     &mut list[at]
 }
 
-impl Line {
+impl LibSummary {
     fn of(lib: &str, like: &Row, rows: &[Row]) -> Self {
         let rows = rows.iter().filter(|row| row.workload == like.workload && row.lib == lib);
         let mut values: Vec<(Figure, Vec<f64>)> = Vec::new();

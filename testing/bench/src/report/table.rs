@@ -3,8 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::summary::{Line, Spread};
-use super::{Figure, Summary};
+use super::Summary;
+use super::summary::{LibSummary, Spread};
+use crate::model::Figure;
 
 /// What the columns of libraries may take side by side; the names of figures take some thirty more.
 const WIDTH: usize = 110;
@@ -35,7 +36,7 @@ impl Summary {
 
 /// One column for each library, one row for each figure: there are more figures than fit side by side. The first row
 /// has the names.
-pub(super) fn cells(lines: &[Line]) -> Vec<Vec<String>> {
+pub(super) fn cells(lines: &[LibSummary]) -> Vec<Vec<String>> {
     let mut figures: Vec<Figure> = lines
         .iter()
         .flat_map(|line| line.figures.iter().map(|(figure, _)| figure.clone()))
@@ -52,7 +53,7 @@ pub(super) fn cells(lines: &[Line]) -> Vec<Vec<String>> {
     std::iter::once(head).chain(figures.iter().map(row)).collect()
 }
 
-fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
+fn table(f: &mut fmt::Formatter<'_>, lines: &[LibSummary]) -> fmt::Result {
     let rows = cells(lines);
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -82,7 +83,7 @@ fn fitting(columns: Range<usize>, width: impl Fn(usize) -> usize) -> Range<usize
     columns.start..columns.start + count.max(1)
 }
 
-fn cell(line: &Line, figure: &Figure) -> String {
+fn cell(line: &LibSummary, figure: &Figure) -> String {
     let spread = line.figures.iter().find(|(known, _)| known == figure);
     spread.map(|(_, spread)| spread.to_string()).unwrap_or_default()
 }

@@ -1,16 +1,16 @@
 //! The backends that can be measured. A new one is an entry here, a file in `services/` if it has a
 //! server, floors in `worker/floors/`, and a goals file.
 
-use super::Stop;
-use super::others::{ON_FILES, ON_MEMCACHED, ON_QUORUMS, ON_REDIS, ON_ZOOKEEPER, Other};
-use super::services::{self, Place};
+use super::error::{Result, RunError};
+use super::others::{ON_FILES, ON_MEMCACHED, ON_QUORUMS, ON_REDIS, ON_ZOOKEEPER, OtherLib};
+use super::services::{self, Target};
 
 /// How a backend is measured.
 pub(crate) struct Backend {
     /// What its URLs begin with.
     pub(crate) scheme: &'static str,
     /// Puts up what the URL names; a bare scheme gets something of its own.
-    pub(crate) start: fn(&str) -> Result<Place, Stop>,
+    pub(crate) start: fn(&str) -> Result<Target>,
     /// The floor for one task at a time.
     pub(crate) floor: &'static str,
     /// The floor for many tasks at once.
@@ -20,7 +20,7 @@ pub(crate) struct Backend {
     /// Our own requests without us, shown beside it where many tasks are at work, too.
     pub(crate) bare: Option<&'static str>,
     /// Libraries of other projects, which are measured if they are asked for.
-    pub(crate) others: &'static [Other],
+    pub(crate) others: &'static [OtherLib],
     /// Locks exclude other processes, too.
     pub(crate) between_processes: bool,
     /// When a waiter gets the lock of a holder that was killed.
@@ -101,7 +101,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         bare: None,
         others: ON_ZOOKEEPER,
         between_processes: true,
-        takeover: Takeover::Session(services::SESSION_OF_THE_KILLED),
+        takeover: Takeover::Session(services::SHORT_SESSION),
         pauses: false,
         hand_offs: 400,
         held: (1_000, 5_000),
@@ -143,7 +143,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
 ];
 
 /// What runs of it and their goals files are called: `redis`, and by its size `quorum-5`.
-pub(crate) fn title(backend: &Backend, servers: usize) -> String {
+pub(crate) fn run_name(backend: &Backend, servers: usize) -> String {
     match servers {
         0 | 1 => backend.scheme.to_owned(),
         many => format!("{}-{many}", backend.scheme),
@@ -151,26 +151,26 @@ pub(crate) fn title(backend: &Backend, servers: usize) -> String {
 }
 
 /// The backend of a run that is called like that.
-fn titled(title: &str) -> Option<&'static Backend> {
-    let scheme = title.split('-').next().unwrap_or_default();
+fn by_name(run_name: &str) -> Option<&'static Backend> {
+    let scheme = run_name.split('-').next().unwrap_or_default();
     BACKENDS.iter().find(|backend| backend.scheme == scheme)
 }
 
 /// Those who wait for its locks of ours pause at random, or look from time to time.
-pub(crate) fn pauses(title: &str) -> bool {
-    titled(title).is_some_and(|backend| backend.pauses)
+pub(crate) fn pauses(run_name: &str) -> bool {
+    by_name(run_name).is_some_and(|backend| backend.pauses)
 }
 
 /// Why that library of another project was measured on it only as it comes.
-pub(crate) fn untuned(title: &str, lib: &str) -> Option<&'static str> {
-    titled(title)?.others.iter().find(|other| other.name() == lib)?.untuned()
+pub(crate) fn untuned(run_name: &str, lib: &str) -> Option<&'static str> {
+    by_name(run_name)?.others.iter().find(|other| other.name() == lib)?.untuned()
 }
 
-pub(crate) fn of(url: &str) -> Result<&'static Backend, Stop> {
+pub(crate) fn of(url: &str) -> Result<&'static Backend> {
     let scheme = url.split(':').next().unwrap_or_default();
     BACKENDS.iter().find(|backend| backend.scheme == scheme).ok_or_else(|| {
         let known: Vec<String> = BACKENDS.iter().map(|b| format!("{}:", b.scheme)).collect();
         // Not what was written: without a colon in its place it may be anything, also a password.
-        Stop::Failed(format!("no such backend to measure; known are {}", known.join(", ")))
+        RunError::Failed(format!("no such backend to measure; known are {}", known.join(", ")))
     })
 }

@@ -5,23 +5,26 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use lock_bench_worker::clock::{SECOND, now};
+
 use super::backends::{self, Backend};
 use super::claims::Claims;
+use super::cpu;
+use super::error::{Result, RunError};
 use super::others::Found;
 use super::peer::{Lib, Peer, SOON};
-use super::services::{Place, Server};
-use super::{RunArgs, Stop, cpu};
-use crate::clock::{SECOND, now};
-use crate::report::{Figures, Row, Shape};
-use crate::worker::HANDING_OVER;
+use super::services::{Server, Target};
+use super::settings::Settings;
+use crate::model::{Figures, Row, Shape};
+use crate::worker::WITH_HANDOVERS;
 
 /// How long a measurement may take before a worker is given up.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 pub(crate) struct Bench<'a> {
-    pub(crate) args: &'a RunArgs,
+    pub(crate) settings: &'a Settings,
     pub(crate) backend: &'static Backend,
-    pub(crate) place: Place,
+    pub(crate) target: Target,
     pub(crate) pins: Option<Pins>,
     /// What is measured, beside its floors.
     pub(crate) libs: Vec<Lib>,
@@ -46,29 +49,29 @@ pub(crate) struct Pins {
 }
 
 impl<'a> Bench<'a> {
-    pub(crate) fn new(args: &'a RunArgs) -> Result<Self, Stop> {
-        let backend = backends::of(&args.backend)?;
-        let place = (backend.start)(&args.backend)?;
+    pub(crate) fn new(url: &str, settings: &'a Settings) -> Result<Self> {
+        let backend = backends::of(url)?;
+        let target = (backend.start)(url)?;
         let pins = match cpu::allowed().as_slice() {
-            [first, rest @ ..] if !rest.is_empty() && !args.no_pin => {
+            [first, rest @ ..] if !rest.is_empty() && !settings.no_pin => {
                 Some(Pins { server: vec![*first], workers: rest.to_vec() })
             }
             _ => None,
         };
-        let mut libs = vec![Lib::own("locks", args.threads)];
-        let (there, others) = others(args, backend)?;
+        let mut libs = vec![Lib::own("locks", settings.threads)];
+        let (there, others) = others(settings, backend)?;
         libs.extend(there);
-        for peer in &args.peer {
+        for peer in &settings.peer {
             if libs.iter().any(|lib| lib.name == peer.name) {
-                return Err(Stop::Failed(format!("two libraries are called {}", peer.name)));
+                return Err(RunError::Failed(format!("two libraries are called {}", peer.name)));
             }
             libs.push(peer.clone());
         }
-        let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
+        let seed = settings.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
         let bench = Self {
-            args,
+            settings,
             backend,
-            place,
+            target,
             pins,
             libs,
             others,
@@ -99,25 +102,25 @@ impl<'a> Bench<'a> {
 
     /// What came of a measurement of one library; nothing, and a note, if it cannot do what was asked of it, or if
     /// it is that of another project and failed, or broke a promise: that is to cost no more than its own row.
-    pub(crate) fn unless_it_cannot<T>(
+    pub(crate) fn unless_unsupported<T>(
         &mut self,
         workload: &str,
         lib: &Lib,
-        outcome: Result<T, Stop>,
-    ) -> Result<Option<T>, Stop> {
+        outcome: Result<T>,
+    ) -> Result<Option<T>> {
         match outcome {
-            Err(Stop::Cannot(why)) => {
+            Err(RunError::Unsupported(why)) => {
                 let what = format!("{workload}, {}: {why}", lib.name);
                 if !self.left_out.contains(&what) {
                     self.left_out.push(what);
                 }
                 Ok(None)
             }
-            Err(Stop::Failed(why)) if lib.is_of_others() => {
+            Err(RunError::Failed(why)) if lib.is_other() => {
                 self.left_out.push(format!("{workload}, {}, which failed: {why}", lib.name));
                 Ok(None)
             }
-            Err(Stop::Void(why)) if lib.is_of_others() => {
+            Err(RunError::Void(why)) if lib.is_other() => {
                 self.left_out.push(format!("{workload}, {}, whose row is void: {why}", lib.name));
                 Ok(None)
             }
@@ -132,17 +135,17 @@ impl<'a> Bench<'a> {
 
     /// How long after the beginning of a run slices are still taken anew: it is to end within two minutes, and
     /// within ten with the locks of other projects.
-    pub(crate) fn patience(&self) -> u64 {
-        if self.args.others { 5 * 60 * SECOND } else { 60 * SECOND }
+    pub(crate) fn retry_limit(&self) -> u64 {
+        if self.settings.others { 5 * 60 * SECOND } else { 60 * SECOND }
     }
 
     /// Those of which so many waiters can be measured.
-    pub(crate) fn libs_with(&self, waiters: usize) -> Vec<Lib> {
-        self.libs.iter().filter(|lib| waiters <= lib.most_waiters()).cloned().collect()
+    pub(crate) fn libs_for(&self, waiters: usize) -> Vec<Lib> {
+        self.libs.iter().filter(|lib| waiters <= lib.max_waiters()).cloned().collect()
     }
 
     pub(crate) fn server(&self) -> Option<&dyn Server> {
-        self.place.server.as_deref()
+        self.target.server.as_deref()
     }
 
     pub(crate) fn server_pids(&self) -> Vec<u32> {
@@ -156,47 +159,47 @@ impl<'a> Bench<'a> {
     }
 
     /// A worker for `lib`, at the place itself.
-    pub(crate) fn peer(&self, lib: &Lib) -> Result<Peer, Stop> {
-        let mut peer = self.peer_at(lib, &self.place.url)?;
+    pub(crate) fn peer(&self, lib: &Lib) -> Result<Peer> {
+        let mut peer = self.peer_at(lib, &self.target.url)?;
         self.warm_up(lib, std::slice::from_mut(&mut peer))?;
         Ok(peer)
     }
 
-    pub(crate) fn peer_at(&self, lib: &Lib, url: &str) -> Result<Peer, Stop> {
+    pub(crate) fn peer_at(&self, lib: &Lib, url: &str) -> Result<Peer> {
         Peer::start(lib, url, self.pins.as_ref().map(|pins| pins.workers.as_slice()))
     }
 
-    pub(crate) fn peers(&self, lib: &Lib, count: usize) -> Result<Vec<Peer>, Stop> {
-        let peers = (0..count).map(|_| self.peer_at(lib, &self.place.url));
-        let mut peers = peers.collect::<Result<Vec<_>, Stop>>()?;
+    pub(crate) fn peers(&self, lib: &Lib, count: usize) -> Result<Vec<Peer>> {
+        let peers = (0..count).map(|_| self.peer_at(lib, &self.target.url));
+        let mut peers = peers.collect::<Result<Vec<_>>>()?;
         self.warm_up(lib, &mut peers)?;
         Ok(peers)
     }
 
     /// Has those that are slow at first work for a second, all at once, where times are taken.
-    fn warm_up(&self, lib: &Lib, peers: &mut [Peer]) -> Result<(), Stop> {
+    fn warm_up(&self, lib: &Lib, peers: &mut [Peer]) -> Result<()> {
         const MS: u64 = 1_000;
 
-        if self.args.exact || !lib.warms_up() {
+        if self.settings.exact || !lib.warms_up() {
             return Ok(());
         }
         for (i, peer) in peers.iter_mut().enumerate() {
-            peer.tell(&format!("pairs bench-{}-warm-{i} 1 0 {MS} 0", std::process::id()))?;
+            peer.send(&format!("pairs bench-{}-warm-{i} 1 0 {MS} 0", std::process::id()))?;
         }
-        peers.iter_mut().try_for_each(|peer| peer.answer(LONG).map(drop))
+        peers.iter_mut().try_for_each(|peer| peer.receive(LONG).map(drop))
     }
 
     pub(crate) fn floor(&self, name: &str) -> Lib {
-        Lib::own(name, self.args.threads)
+        Lib::own(name, self.settings.threads)
     }
 
     /// Measures our own locks as they are handed over inside a process, too: a library of its own, where that
     /// makes a difference.
-    pub(crate) fn and_handing_over(
+    pub(crate) fn with_handovers(
         &mut self,
-        measure: impl FnOnce(&mut Self) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
-        self.libs.push(Lib::own(HANDING_OVER, self.args.threads));
+        measure: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        self.libs.push(Lib::own(WITH_HANDOVERS, self.settings.threads));
         let measured = measure(self);
         self.libs.pop();
         measured
@@ -209,13 +212,8 @@ impl<'a> Bench<'a> {
     }
 
     /// The median of some round trips, each after such a pause, in nanoseconds.
-    pub(crate) fn round_trip(
-        &self,
-        addr: SocketAddr,
-        times: usize,
-        pause: u64,
-    ) -> Result<f64, Stop> {
-        let server = self.server().ok_or_else(|| Stop::Failed("there is no server".into()))?;
+    pub(crate) fn round_trip(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<f64> {
+        let server = self.server().ok_or_else(|| RunError::Failed("there is no server".into()))?;
         let trips = server.round_trips(addr, times, pause)?;
         Ok(median(trips.into_iter().map(|nanos| nanos as f64)))
     }
@@ -227,18 +225,18 @@ impl<'a> Bench<'a> {
         peers: &mut [Peer],
         name: &str,
         expected: usize,
-    ) -> Result<Claims, Stop> {
+    ) -> Result<Claims> {
         for peer in peers.iter_mut() {
-            peer.tell("collect")?;
+            peer.send("collect")?;
         }
         let mut claims = Claims::default();
         for (i, peer) in peers.iter_mut().enumerate() {
-            claims.add(i, name, &peer.answer(LONG)?)?;
+            claims.add(i, name, &peer.receive(LONG)?)?;
         }
         claims.check(name)?;
         match claims.len() == expected {
             true => Ok(claims),
-            false => Err(Stop::Failed(format!(
+            false => Err(RunError::Failed(format!(
                 "{name} was to be held {expected} times, and {} claims came back",
                 claims.len()
             ))),
@@ -264,11 +262,11 @@ impl<'a> Bench<'a> {
 }
 
 /// Locks of other projects, if they are asked for: those that are there, and which were looked for.
-fn others(args: &RunArgs, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found>), Stop> {
-    if !args.others {
+fn others(settings: &Settings, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found>)> {
+    if !settings.others {
         return Ok((Vec::new(), Vec::new()));
     }
-    let wanted = backend.others.iter().map(|other| other.find(args.threads));
+    let wanted = backend.others.iter().map(|other| other.find(settings.threads));
     let (there, found): (Vec<Option<Lib>>, Vec<Found>) = wanted.unzip();
     let there: Vec<Lib> = there.into_iter().flatten().collect();
     if there.is_empty() {
@@ -277,7 +275,7 @@ fn others(args: &RunArgs, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found>), S
             .filter_map(|(_, found)| found.as_ref().err().map(String::as_str))
             .collect();
         commands.dedup();
-        return Err(Stop::Failed(match commands.is_empty() {
+        return Err(RunError::Failed(match commands.is_empty() {
             true => format!("no locks of other projects are known for {}:", backend.scheme),
             false => format!("no lock of another project is installed: {}", commands.join("; ")),
         }));
@@ -286,7 +284,7 @@ fn others(args: &RunArgs, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found>), S
 }
 
 /// Gives all the same command, one after the other: the order in which they do it is known.
-pub(crate) fn ask_each(peers: &mut [Peer], command: &str) -> Result<(), Stop> {
+pub(crate) fn ask_each(peers: &mut [Peer], command: &str) -> Result<()> {
     peers.iter_mut().try_for_each(|peer| peer.ask(command, SOON).map(drop))
 }
 
@@ -315,7 +313,7 @@ impl Progress {
     }
 
     /// What is measured; and what of it just now, which in a pipe is left out.
-    pub(crate) fn say(&self, what: &str, just_now: &str) {
+    pub(crate) fn show(&self, what: &str, just_now: &str) {
         if self.on_terminal {
             write(&format!("\r\x1b[K{what}, {just_now}"));
         } else if self.said.replace(what.to_owned()) != what {

@@ -2,15 +2,14 @@
 
 use std::fs;
 
+use lock_bench_worker::clock::now;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use crate::clock::now;
 
 /// How long all threads of a process have been running, in nanoseconds. Zero once it is gone; what threads
 /// had used that have ended is known to two ticks, which are 20 ms. Its children are not in it.
 pub(crate) fn of_process(pid: u32) -> u64 {
-    of_threads(pid).max(of_all_that_ran(pid))
+    of_threads(pid).max(with_ended_threads(pid))
 }
 
 /// To the nanosecond, of the threads that are there.
@@ -28,7 +27,7 @@ pub(crate) fn with_children(pid: u32) -> u64 {
 }
 
 /// Rounded down to ticks, but with the threads that have ended.
-fn of_all_that_ran(pid: u32) -> u64 {
+fn with_ended_threads(pid: u32) -> u64 {
     ticks(pid, 11)
 }
 
@@ -77,13 +76,13 @@ pub(crate) fn pin(pid: u32, cpus: &[usize]) {
 }
 
 /// How busy the machine was with others.
-pub(crate) struct Neighbours {
+pub(crate) struct ForeignLoad {
     start: u64,
     busy: u64,
 }
 
-impl Neighbours {
-    pub(crate) fn watch() -> Self {
+impl ForeignLoad {
+    pub(crate) fn start() -> Self {
         Self { start: now(), busy: busy() }
     }
 

@@ -6,13 +6,14 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::backends::title;
+use super::backends::run_name;
 use super::bench::Bench;
+use super::cpu;
+use super::error::Result;
 use super::others::Found;
-use super::{Stop, cpu};
 
-pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
-    let server = bench.place.server.as_ref().map(|server| server.version()).transpose()?;
+pub(crate) fn json(bench: &Bench<'_>) -> Result<Value> {
+    let server = bench.target.server.as_ref().map(|server| server.version()).transpose()?;
     let kernel = rustix::system::uname();
     let pins = bench.pins.as_ref();
     Ok(json!({
@@ -20,7 +21,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "lock-bench": env!("CARGO_PKG_VERSION"),
             "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
             "rustc": rustc(),
-            "backend": title(bench.backend, bench.server().map_or(0, |server| server.addrs().len())),
+            "backend": run_name(bench.backend, bench.server().map_or(0, |server| server.addrs().len())),
             "server": server,
             "others": others(&bench.others),
             "peers": peers(bench),
@@ -32,12 +33,12 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "load": load(),
             "server_cpus": pins.map(|pins| &pins.server),
             "worker_cpus": pins.map(|pins| &pins.workers),
-            "worker_threads": bench.args.threads,
-            "rounds": bench.args.rounds,
-            "seconds": bench.args.seconds,
-            "delay_ms": bench.args.delay,
-            "foreign_percent": bench.args.foreign,
-            "exact": bench.args.exact,
+            "worker_threads": bench.settings.threads,
+            "rounds": bench.settings.rounds,
+            "seconds": bench.settings.seconds,
+            "delay_ms": bench.settings.delay,
+            "foreign_percent": bench.settings.foreign,
+            "exact": bench.settings.exact,
             "seed": bench.seed,
         }
     }))
@@ -45,7 +46,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
 
 /// What else is measured that is neither ours nor a floor.
 fn peers<'a>(bench: &'a Bench<'_>) -> Vec<&'a str> {
-    let by_hand = bench.args.peer.iter().map(|peer| &*peer.name);
+    let by_hand = bench.settings.peer.iter().map(|peer| &*peer.name);
     by_hand.chain(bench.backend.beside.iter().copied()).collect()
 }
 

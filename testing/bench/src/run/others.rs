@@ -5,17 +5,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::peer::Lib;
+use super::peer::{Lib, Wakeup};
 
 /// A lock of another project, as its users get it, or tuned as its own documents say.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherLib {
     /// Its column.
     name: &'static str,
     worker: Worker,
     /// Words for its worker.
     options: &'static [&'static str],
-    waiting: Waiting,
+    wakeup: Wakeup,
     tuning: Tuning,
 }
 
@@ -30,17 +30,7 @@ enum Tuning {
     None(&'static str),
 }
 
-/// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
-/// for those who are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// They look from time to time.
-    Polls,
-    /// Somebody tells them.
-    Told,
-}
-
-/// What runs it. Told no URL, each but the first says which version of the library there is.
+/// What runs it. Notified no URL, each but the first says which version of the library there is.
 #[derive(Clone, Copy, Debug)]
 enum Worker {
     /// This program.
@@ -58,59 +48,69 @@ enum Worker {
 }
 
 /// As it comes, where nothing can be tuned: because it …
-const fn alone(name: &'static str, worker: Worker, waiting: Waiting, why: &'static str) -> Other {
-    Other { name, worker, options: &[], waiting, tuning: Tuning::None(why) }
+const fn untunable(
+    name: &'static str,
+    worker: Worker,
+    wakeup: Wakeup,
+    why: &'static str,
+) -> OtherLib {
+    OtherLib { name, worker, options: &[], wakeup, tuning: Tuning::None(why) }
 }
 
 /// Whose waiters are told.
-const fn told(name: &'static str, worker: Worker) -> Other {
-    alone(name, worker, Told, "is told")
+const fn notified(name: &'static str, worker: Worker) -> OtherLib {
+    untunable(name, worker, Notified, "is told")
 }
 
 /// Of the same library: as it comes, and with the pause between two looks as short as its documents say one may.
-const fn row(name: &'static str, worker: Worker) -> Other {
-    Other { name, worker, options: &[], waiting: Polls, tuning: Tuning::Follows }
+const fn row(name: &'static str, worker: Worker) -> OtherLib {
+    OtherLib { name, worker, options: &[], wakeup: Polls, tuning: Tuning::Follows }
 }
 
-const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> Other {
-    Other { name, worker, options, waiting: Polls, tuning: Tuning::Tuned }
+const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> OtherLib {
+    OtherLib { name, worker, options, wakeup: Polls, tuning: Tuning::Tuned }
 }
 
-use Waiting::{Polls, Told};
+use Wakeup::{Notified, Polls};
 use Worker::{BeanShell, DebianPython, Node, Own, Python, Rust};
 
-pub(crate) const ON_FILES: &[Other] = &[alone(
+pub(crate) const ON_FILES: &[OtherLib] = &[untunable(
     "distributed-lock",
     Rust("distributed-lock-file"),
     Polls,
     "looks after 10 ms, then after twice as long each time up to a second, and has no option for it",
 )];
 
-pub(crate) const ON_REDIS: &[Other] = &[
+pub(crate) const ON_REDIS: &[OtherLib] = &[
     row("rslock", Rust("rslock")),
     tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"]),
-    alone("distributed-lock", Rust("distributed-lock-redis"), Polls, "does not wait at all"),
+    untunable("distributed-lock", Rust("distributed-lock-redis"), Polls, "does not wait at all"),
     row("redis-py", Python("redis_py.py")),
     tuned("redis-py, 10 ms", Python("redis_py.py"), &["sleep=0.01"]),
-    told("python-redis-lock", Python("python_redis_lock.py")),
+    notified("python-redis-lock", Python("python_redis_lock.py")),
     row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
-    alone("redis-semaphore", Node("redis_semaphore.js"), Polls, "looks every 10 ms as it comes"),
+    untunable(
+        "redis-semaphore",
+        Node("redis_semaphore.js"),
+        Polls,
+        "looks every 10 ms as it comes",
+    ),
     row("node-redlock", Node("redlock.js")),
     tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
 ];
 
-pub(crate) const ON_QUORUMS: &[Other] =
+pub(crate) const ON_QUORUMS: &[OtherLib] =
     &[row("rslock", Rust("rslock")), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
 
-pub(crate) const ON_ZOOKEEPER: &[Other] = &[
-    told("zookeeper-crate", Own),
-    told("kazoo", DebianPython("kazoo_lock.py")),
-    told("curator", BeanShell("Curator.bsh")),
+pub(crate) const ON_ZOOKEEPER: &[OtherLib] = &[
+    notified("zookeeper-crate", Own),
+    notified("kazoo", DebianPython("kazoo_lock.py")),
+    notified("curator", BeanShell("Curator.bsh")),
 ];
 
-pub(crate) const ON_MEMCACHED: &[Other] = &[
-    alone("memcache-crate", Own, Polls, "has no lock that could wait"),
+pub(crate) const ON_MEMCACHED: &[OtherLib] = &[
+    untunable("memcache-crate", Own, Polls, "has no lock that could wait"),
     row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
 ];
@@ -118,7 +118,7 @@ pub(crate) const ON_MEMCACHED: &[Other] = &[
 /// What was looked for: its name, and which version there is, or how it is installed.
 pub(crate) type Found = (&'static str, Result<String, String>);
 
-impl Other {
+impl OtherLib {
     pub(crate) fn name(self) -> &'static str {
         self.name
     }
@@ -135,15 +135,15 @@ impl Other {
     pub(crate) fn find(self, threads: usize) -> (Option<Lib>, Found) {
         let tuned = self.tuning == Tuning::Tuned;
         if matches!(self.worker, Own) {
-            let lib = Lib::own(self.name, threads).waiting(self.waiting, tuned);
+            let lib = Lib::own(self.name, threads).wakeup(self.wakeup, tuned);
             return (Some(lib), (self.name, Ok("as compiled in".into())));
         }
         let mut command = self.worker.command();
         match version(&command) {
             Some(version) => {
                 command.extend(self.options.iter().map(|&word| word.to_owned()));
-                let lib = Lib::script(self.name, command).waiting(self.waiting, tuned);
-                let lib = if self.worker.is_cold_at_first() { lib.warmed_up() } else { lib };
+                let lib = Lib::script(self.name, command).wakeup(self.wakeup, tuned);
+                let lib = if self.worker.is_compiled_lazily() { lib.warmed_up() } else { lib };
                 (Some(lib), (self.name, Ok(format!("{version}{}", self.worker.note()))))
             }
             None => (None, (self.name, Err(self.worker.installed_by()))),
@@ -181,7 +181,7 @@ impl Worker {
     }
 
     /// What it runs is compiled while it runs, so that its first second is slower than those that follow.
-    fn is_cold_at_first(self) -> bool {
+    fn is_compiled_lazily(self) -> bool {
         matches!(self, Self::BeanShell(_) | Self::Node(_))
     }
 

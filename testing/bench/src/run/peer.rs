@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::others::Waiting;
-use super::{Stop, cpu};
+use super::cpu;
+use super::error::{Result, RunError};
 
 /// How long a worker may take to come up, and to do what is no work.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -21,18 +21,28 @@ pub(crate) struct Lib {
     /// Program and arguments; the URL goes behind them.
     command: Vec<String>,
     threads: usize,
-    kind: Kind,
+    origin: Origin,
     /// It is slow at first, and is to be measured only after a while.
     warms_up: bool,
 }
 
 /// Whose a library is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Origin {
     /// Ours, a floor, or one that was given by hand.
     Own,
     /// That of another project.
-    Other { waiting: Waiting, tuned: bool },
+    Other { wakeup: Wakeup, tuned: bool },
+}
+
+/// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
+/// for those who are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wakeup {
+    /// They look from time to time.
+    Polls,
+    /// Somebody tells them.
+    Notified,
 }
 
 /// So many rounds are enough for a library of another project, most of which take long.
@@ -42,7 +52,7 @@ impl Lib {
     /// A library that workers of this program know.
     pub(crate) fn own(name: &str, threads: usize) -> Self {
         let (name, command) = (name.to_owned(), Vec::new());
-        Self { name, command, threads, kind: Kind::Own, warms_up: false }
+        Self { name, command, threads, origin: Origin::Own, warms_up: false }
     }
 
     /// A program that comes with us.
@@ -51,8 +61,8 @@ impl Lib {
     }
 
     /// The same, known to be of another project.
-    pub(crate) fn waiting(self, waiting: Waiting, tuned: bool) -> Self {
-        Self { kind: Kind::Other { waiting, tuned }, ..self }
+    pub(crate) fn wakeup(self, wakeup: Wakeup, tuned: bool) -> Self {
+        Self { origin: Origin::Other { wakeup, tuned }, ..self }
     }
 
     /// The same, known to be slow at first.
@@ -64,35 +74,35 @@ impl Lib {
         self.warms_up
     }
 
-    pub(crate) fn is_of_others(&self) -> bool {
-        matches!(self.kind, Kind::Other { .. })
+    pub(crate) fn is_other(&self) -> bool {
+        matches!(self.origin, Origin::Other { .. })
     }
 
     /// Only how it waits is tuned.
     pub(crate) fn is_tuned(&self) -> bool {
-        matches!(self.kind, Kind::Other { tuned: true, .. })
+        matches!(self.origin, Origin::Other { tuned: true, .. })
     }
 
     /// Its waiters look from time to time, and nobody tells them.
     pub(crate) fn polls(&self) -> bool {
-        matches!(self.kind, Kind::Other { waiting: Waiting::Polls, .. })
+        matches!(self.origin, Origin::Other { wakeup: Wakeup::Polls, .. })
     }
 
     /// How many of another project's waiters still make sense: threads, most of them, and each that polls sends
     /// requests all the time.
-    pub(crate) fn most_waiters(&self) -> usize {
-        match self.kind {
-            Kind::Own => usize::MAX,
-            Kind::Other { waiting: Waiting::Told, .. } => 1000,
-            Kind::Other { waiting: Waiting::Polls, .. } => 100,
+    pub(crate) fn max_waiters(&self) -> usize {
+        match self.origin {
+            Origin::Own => usize::MAX,
+            Origin::Other { wakeup: Wakeup::Notified, .. } => 1000,
+            Origin::Other { wakeup: Wakeup::Polls, .. } => 100,
         }
     }
 
     /// In how many rounds it is measured where ours is in so many.
     pub(crate) fn rounds(&self, rounds: usize) -> usize {
-        match self.kind {
-            Kind::Own => rounds,
-            Kind::Other { .. } => rounds.min(ROUNDS_OF_OTHERS),
+        match self.origin {
+            Origin::Own => rounds,
+            Origin::Other { .. } => rounds.min(ROUNDS_OF_OTHERS),
         }
     }
 
@@ -131,8 +141,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a worker and waits until it is ready.
-    pub(crate) fn start(lib: &Lib, url: &str, cpus: Option<&[usize]>) -> Result<Self, Stop> {
-        let failed = |what: String| Stop::Failed(format!("the worker {}: {what}", lib.name));
+    pub(crate) fn start(lib: &Lib, url: &str, cpus: Option<&[usize]>) -> Result<Self> {
+        let failed = |what: String| RunError::Failed(format!("the worker {}: {what}", lib.name));
         let mut child = lib
             .command(url)
             .and_then(|mut command| command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn())
@@ -151,7 +161,7 @@ impl Peer {
             }
         });
         let mut peer = Self { name: lib.name.clone(), child, stdin, lines };
-        let ready = peer.answer(SOON)?;
+        let ready = peer.receive(SOON)?;
         match ready["ready"].as_u64() {
             Some(1) => Ok(peer),
             _ => Err(failed(format!("is not ready for this protocol: {ready}"))),
@@ -163,17 +173,17 @@ impl Peer {
     }
 
     /// Gives a command and waits for the answer.
-    pub(crate) fn ask(&mut self, command: &str, bound: Duration) -> Result<Value, Stop> {
-        self.tell(command)?;
-        self.answer(bound)
+    pub(crate) fn ask(&mut self, command: &str, bound: Duration) -> Result<Value> {
+        self.send(command)?;
+        self.receive(bound)
     }
 
     /// Gives a command. Its answer is to be fetched before the next one is given.
-    pub(crate) fn tell(&mut self, command: &str) -> Result<(), Stop> {
+    pub(crate) fn send(&mut self, command: &str) -> Result<()> {
         writeln!(self.stdin, "{command}").map_err(|e| self.failed(format!("is gone: {e}")))
     }
 
-    pub(crate) fn answer(&mut self, bound: Duration) -> Result<Value, Stop> {
+    pub(crate) fn receive(&mut self, bound: Duration) -> Result<Value> {
         let line = self.lines.recv_timeout(bound).map_err(|error| match error {
             RecvTimeoutError::Timeout => self.failed(format!("has not answered for {bound:?}")),
             RecvTimeoutError::Disconnected => self.failed("has ended"),
@@ -183,7 +193,7 @@ impl Peer {
         match (answer["error"].as_str(), answer["cannot"].as_str()) {
             (None, None) => Ok(answer),
             (Some(error), _) => Err(self.failed(error)),
-            (None, Some(why)) => Err(Stop::Cannot(why.to_owned())),
+            (None, Some(why)) => Err(RunError::Unsupported(why.to_owned())),
         }
     }
 
@@ -194,8 +204,8 @@ impl Peer {
         let _ = self.child.wait();
     }
 
-    fn failed(&self, what: impl Display) -> Stop {
-        Stop::Failed(format!("the worker {}: {what}", self.name))
+    fn failed(&self, what: impl Display) -> RunError {
+        RunError::Failed(format!("the worker {}: {what}", self.name))
     }
 }
 

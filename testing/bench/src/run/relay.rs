@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use lock_bench_worker::clock::MILLI;
 use lock_conformance::proxy::{Fault, Proxy};
 
-use super::Stop;
+use super::error::{Result, RunError};
 use super::services::Server;
-use crate::clock::MILLI;
 
 /// How often a time is taken at each length of the way, at least.
 const BATCHES: u64 = 3;
@@ -67,10 +67,10 @@ impl Shortest {
 
 impl Relay {
     /// `delay`: what the short way takes in each direction, in ms.
-    pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self, Stop> {
+    pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self> {
         let proxies: Result<Vec<_>, _> = server.addrs().into_iter().map(Proxy::start).collect();
         let proxies =
-            proxies.map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
+            proxies.map_err(|e| RunError::Failed(format!("the relay cannot be started: {e}")))?;
         let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
         let url = server.url_at(&addrs);
         let relay = Self { proxies, url, delay: delay.max(1) };
@@ -88,9 +88,9 @@ impl Relay {
     pub(crate) fn round_trips(
         &self,
         server: &dyn Server,
-        mut time: impl FnMut(u64) -> Result<f64, Stop>,
-    ) -> Result<f64, Stop> {
-        let nothing = || Stop::Failed("through the relay, no time was taken".into());
+        mut time: impl FnMut(u64) -> Result<f64>,
+    ) -> Result<f64> {
+        let nothing = || RunError::Failed("through the relay, no time was taken".into());
         let mut shortest = [Times::NONE; 2];
         for batch in 1..=MAX_BATCHES {
             // In turns, so that a busy second does not fall on one of the two alone.
@@ -113,7 +113,7 @@ impl Relay {
                 return trips.is_finite().then_some(trips).ok_or_else(nothing);
             }
         }
-        Err(Stop::Failed(
+        Err(RunError::Failed(
             "the machine is too busy to tell how long the way through the relay is".into(),
         ))
     }

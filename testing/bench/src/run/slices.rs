@@ -1,11 +1,11 @@
 //! Times, taken so that they can be believed: each library right between two measurements of its floor,
 //! in an order that is drawn anew for each round, and thrown away if the machine was not ours.
 
-use super::Stop;
 use super::bench::Bench;
-use super::cpu::{self, Neighbours};
+use super::cpu::{self, ForeignLoad};
+use super::error::Result;
 use super::peer::Lib;
-use crate::report::{Figure, Figures, Shape};
+use crate::model::{Figure, Figures, Shape};
 
 /// How much a floor may move from one side of a slice to the other.
 const STEADY: f64 = 1.25;
@@ -46,7 +46,7 @@ impl Tally {
 }
 
 /// What a measurement yields, and how long the processes were running that it started and ended.
-pub(crate) struct Measured {
+pub(crate) struct Measurement {
     pub(crate) figures: Figures,
     pub(crate) shape: Shape,
     pub(crate) cpu: u64,
@@ -56,9 +56,9 @@ pub(crate) struct Measured {
 pub(crate) fn run<'a>(
     bench: &mut Bench<'a>,
     plan: &Plan<'_>,
-    mut floor: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-    mut measure: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-) -> Result<(), Stop> {
+    mut floor: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+    mut measure: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+) -> Result<()> {
     let tally = |lib: &Lib| Tally {
         wanted: lib.rounds(plan.rounds),
         lib: lib.clone(),
@@ -66,10 +66,10 @@ pub(crate) fn run<'a>(
         thrown_away: 0,
     };
     let mut tallies: Vec<Tally> = plan.libs.iter().map(tally).collect();
-    // Half of the slices may be lost to neighbours; beyond that the machine is not fit for times.
+    // Half of the slices may be lost to foreign; beyond that the machine is not fit for times.
     for attempt in 0..2 * plan.rounds {
         let in_vain = attempt >= HOPELESS && tallies.iter().all(|tally| tally.good == 0);
-        let too_late = attempt >= plan.rounds && bench.elapsed() > bench.patience();
+        let too_late = attempt >= plan.rounds && bench.elapsed() > bench.retry_limit();
         if in_vain || too_late {
             break;
         }
@@ -77,9 +77,9 @@ pub(crate) fn run<'a>(
         bench.random.shuffle(&mut tallies);
         for tally in tallies.iter_mut().filter(|tally| tally.is_wanted()) {
             let which = format!("{}, {} of {}", tally.lib.name, tally.good + 1, tally.wanted);
-            bench.progress.say(plan.workload, &which);
+            bench.progress.show(plan.workload, &which);
             let slice = slice(bench, plan, &tally.lib, &mut floor, &mut measure);
-            match bench.unless_it_cannot(plan.workload, &tally.lib, slice)? {
+            match bench.unless_unsupported(plan.workload, &tally.lib, slice)? {
                 None => tally.wanted = 0,
                 Some(Ok((before, own))) => {
                     tally.good += 1;
@@ -115,16 +115,16 @@ fn slice<'a>(
     bench: &mut Bench<'a>,
     plan: &Plan<'_>,
     lib: &Lib,
-    floor: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-    measure: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-) -> Result<Result<(Measured, Measured), String>, Stop> {
-    let watch = Watch::start(bench);
+    floor: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+    measure: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+) -> Result<Result<(Measurement, Measurement), String>> {
+    let watch = QuietCheck::start(bench);
     let before = floor(bench, lib)?;
     let mut measured = measure(bench, lib)?;
     let after = floor(bench, lib)?;
     let ours = before.cpu + measured.cpu + after.cpu;
     let verdict =
-        steady(plan, &before.figures, &after.figures).and_then(|()| watch.quiet(bench, ours));
+        steady(plan, &before.figures, &after.figures).and_then(|()| watch.check(bench, ours));
     if let Err(why) = verdict {
         return Ok(Err(why));
     }
@@ -170,24 +170,24 @@ fn steady(plan: &Plan<'_>, before: &Figures, after: &Figures) -> Result<(), Stri
 }
 
 /// What others do during a measurement.
-pub(super) struct Watch {
-    neighbours: Neighbours,
+pub(super) struct QuietCheck {
+    foreign: ForeignLoad,
     server: u64,
     own: u64,
 }
 
-impl Watch {
+impl QuietCheck {
     pub(super) fn start(bench: &Bench<'_>) -> Self {
         let (server, own) = running(bench);
-        Self { neighbours: Neighbours::watch(), server, own }
+        Self { foreign: ForeignLoad::start(), server, own }
     }
 
     /// Nothing that matters, if our workers were running for so many nanoseconds.
-    pub(super) fn quiet(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
+    pub(super) fn check(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
         let (server, own) = running(bench);
         let ours = workers + server.saturating_sub(self.server) + own.saturating_sub(self.own);
-        let share = self.neighbours.share(ours) * 100.0;
-        match share <= bench.args.foreign {
+        let share = self.foreign.share(ours) * 100.0;
+        match share <= bench.settings.foreign {
             true => Ok(()),
             false => Err(format!("others took {share:.0} % of the processors")),
         }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, Script};
 
-use super::Lib;
 use super::floors::random_owner;
 
 macro_rules! script {

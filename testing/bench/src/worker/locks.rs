@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use lock_any::{LockGuard, Locker, LockerBuilder};
-
-use super::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct Locks(Locker);
 

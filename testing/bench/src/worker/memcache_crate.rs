@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
 use memcache::exp::{AsyncMetaClient, MutationStatus};
-
-use super::Lib;
 
 pub(crate) struct MemcacheCrate(AsyncMetaClient);
 

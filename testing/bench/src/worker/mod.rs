@@ -10,18 +10,17 @@ mod zookeeper_crate;
 use bare_redis::BareRedis;
 use clap::Args;
 use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
-pub(crate) use lock_bench_worker::{Lib, histogram};
 use lock_bench_worker::{runtime, serve};
 use memcache_crate::MemcacheCrate;
 use zookeeper_crate::ZooKeeperCrate;
 
 /// Ours, where a lock passes on inside its process up to 16 times in a row.
-pub(crate) const HANDING_OVER: &str = "locks-16";
+pub(crate) const WITH_HANDOVERS: &str = "locks-16";
 
 /// What workers of this program can lock with.
 pub(crate) const LIBS: &[&str] = &[
     "locks",
-    HANDING_OVER,
+    WITH_HANDOVERS,
     "raw-redis",
     "mux-redis",
     "bare-redis",
@@ -53,7 +52,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
     runtime(args.threads)?.block_on(async {
         match args.lib.as_str() {
             "locks" => serve(locks::Locks::connect(&args.url, 0).await?).await,
-            HANDING_OVER => serve(locks::Locks::connect(&args.url, 16).await?).await,
+            WITH_HANDOVERS => serve(locks::Locks::connect(&args.url, 16).await?).await,
             "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
             "mux-redis" => serve(Mux::<Redis>::connect(&args.url).await?).await,
             "bare-redis" => serve(BareRedis::connect(&args.url).await?).await,

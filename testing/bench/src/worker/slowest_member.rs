@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::Lib;
+use lock_bench_worker::Lib;
+use lock_bench_worker::clock::{SECOND, now};
+
 use super::locks::Locks;
-use crate::clock::{SECOND, now};
 
 /// So many pairs are taken of each, or as many as end in this time: through a relay each takes long.
 const PAIRS: usize = 64;

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
-
-use super::Lib;
 
 pub(crate) struct ZooKeeperCrate(Client);
 

@@ -7,9 +7,9 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::Lib;
 use crate::clock::{SECOND, now, reach};
 use crate::commands::Pairs;
+use crate::library::Lib;
 
 /// Of nanoseconds up to a minute, to three digits.
 #[must_use]

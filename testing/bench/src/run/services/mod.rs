@@ -7,18 +7,18 @@ mod zookeeper;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use lock_bench_worker::clock::{now, wait};
 use tempfile::TempDir;
 
-use super::Stop;
-use crate::clock::{now, wait};
+use crate::run::error::{Result, RunError};
 
 pub(crate) use memcached::memcached;
 pub(crate) use quorum::quorum;
 pub(crate) use redis::redis;
-pub(crate) use zookeeper::{SESSION_OF_THE_KILLED, zookeeper};
+pub(crate) use zookeeper::{SHORT_SESSION, zookeeper};
 
 /// Where the locks of one run are.
-pub(crate) struct Place {
+pub(crate) struct Target {
     /// What workers are told.
     pub(crate) url: String,
     pub(crate) server: Option<Box<dyn Server>>,
@@ -26,9 +26,9 @@ pub(crate) struct Place {
     _directory: Option<TempDir>,
 }
 
-impl Place {
+impl Target {
     /// Where a server is.
-    fn at(server: impl Server + 'static) -> Self {
+    fn of(server: impl Server + 'static) -> Self {
         let url = server.url_at(&server.addrs());
         Self { url, server: Some(Box::new(server)), _directory: None }
     }
@@ -43,7 +43,7 @@ pub(crate) trait Server {
     fn url_at(&self, addrs: &[SocketAddr]) -> String;
 
     /// The URL for holders that are killed: where locks last as long as a session, of one whose end can be waited for.
-    fn url_of_the_killed(&self) -> String {
+    fn short_session_url(&self) -> String {
         self.url_at(&self.addrs())
     }
 
@@ -51,29 +51,29 @@ pub(crate) trait Server {
     fn pids(&self) -> Vec<u32>;
 
     /// Has the nth of several stand still until it goes on again; false if there is only one.
-    fn stand_still(&self, _nth: usize, _stands: bool) -> bool {
+    fn set_paused(&self, _nth: usize, _stands: bool) -> bool {
         false
     }
 
-    fn version(&self) -> Result<String, Stop>;
+    fn version(&self) -> Result<String>;
 
     /// Counts requests from now on.
-    fn count(&self) -> Result<Box<dyn Count>, Stop>;
+    fn count(&self) -> Result<Box<dyn Count>>;
 
     /// How long the cheapest request takes at `addr`, which is one of theirs or a relay to it, so many times. Each
     /// is sent after such a pause, all in nanoseconds: a processor that has rested is slower at first.
-    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop>;
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>>;
 
     /// Puts keys there that expire one day, and are nobody's locks.
-    fn fill(&self, keys: usize) -> Result<(), Stop>;
+    fn fill(&self, keys: usize) -> Result<()>;
 }
 
 /// Where a URL's `host`, or `host:port`, is.
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, Stop> {
+fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
     let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") };
     let found = with_port.to_socket_addrs();
-    let mut found = found.map_err(|e| Stop::Failed(format!("{host}: {e}")))?;
-    found.next().ok_or_else(|| Stop::Failed(format!("{host} has no address")))
+    let mut found = found.map_err(|e| RunError::Failed(format!("{host}: {e}")))?;
+    found.next().ok_or_else(|| RunError::Failed(format!("{host} has no address")))
 }
 
 /// How long each of so many requests takes, each after such a pause.
@@ -93,22 +93,22 @@ fn timed<E>(
 /// A count of requests that is under way.
 pub(crate) trait Count {
     /// How many requests clients have sent until now, our own questions left out.
-    fn finish(self: Box<Self>) -> Result<u64, Stop>;
+    fn finish(self: Box<Self>) -> Result<u64>;
 }
 
-pub(crate) fn memory(url: &str) -> Result<Place, Stop> {
-    Ok(Place { url: url.to_owned(), server: None, _directory: None })
+pub(crate) fn memory(url: &str) -> Result<Target> {
+    Ok(Target { url: url.to_owned(), server: None, _directory: None })
 }
 
 /// A directory of its own, unless the URL names one.
-pub(crate) fn file(url: &str) -> Result<Place, Stop> {
+pub(crate) fn file(url: &str) -> Result<Target> {
     if url != "file:" {
-        return Ok(Place { url: url.to_owned(), server: None, _directory: None });
+        return Ok(Target { url: url.to_owned(), server: None, _directory: None });
     }
     let directory = tempfile::Builder::new()
         .prefix("lock-bench-")
         .tempdir()
-        .map_err(|e| Stop::Failed(format!("no temporary directory: {e}")))?;
+        .map_err(|e| RunError::Failed(format!("no temporary directory: {e}")))?;
     let url = format!("file://{}", directory.path().display());
-    Ok(Place { url, server: None, _directory: Some(directory) })
+    Ok(Target { url, server: None, _directory: Some(directory) })
 }

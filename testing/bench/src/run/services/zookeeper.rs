@@ -5,11 +5,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use lock_bench_worker::clock::now;
 use test_servers::{ZooKeeper, ZooKeeperOptions};
 
-use super::{Count, Place, Server, resolve, timed};
-use crate::clock::now;
-use crate::run::Stop;
+use super::{Count, Server, Target, resolve, timed};
+use crate::run::error::{Result, RunError};
 use crate::worker::floors::{Dialect, ZooKeeper as Requests};
 
 /// The timeout that our sessions ask for, in seconds. Proofs come six times in it, and the server counts them with all
@@ -17,11 +17,11 @@ use crate::worker::floors::{Dialect, ZooKeeper as Requests};
 const SESSION: u64 = 24;
 
 /// The same where holders are killed, in seconds: two ticks of a server as it comes.
-pub(crate) const SESSION_OF_THE_KILLED: u64 = 4;
+pub(crate) const SHORT_SESSION: u64 = 4;
 
 /// `zookeeper:` starts a server; `zookeeper://host:port` is one that runs already, and has to answer the
 /// words `mntr` and `srvr`.
-pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
+pub(crate) fn zookeeper(url: &str) -> Result<Target> {
     let (own, addr) = match url.strip_prefix("zookeeper://") {
         None if url == "zookeeper:" => {
             let server = ZooKeeper::try_start(&ZooKeeperOptions::new()).map_err(failed)?;
@@ -35,19 +35,19 @@ pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
             ));
         }
     };
-    Ok(Place::at(Measured { own, addr }))
+    Ok(Target::of(ZooKeeperServer { own, addr }))
 }
 
 fn url(addr: SocketAddr, session: u64) -> String {
     format!("zookeeper://{addr}?session_timeout={session}s")
 }
 
-struct Measured {
+struct ZooKeeperServer {
     own: Option<ZooKeeper>,
     addr: SocketAddr,
 }
 
-impl Server for Measured {
+impl Server for ZooKeeperServer {
     fn addrs(&self) -> Vec<SocketAddr> {
         vec![self.addr]
     }
@@ -56,37 +56,37 @@ impl Server for Measured {
         url(addrs[0], SESSION)
     }
 
-    fn url_of_the_killed(&self) -> String {
-        url(self.addr, SESSION_OF_THE_KILLED)
+    fn short_session_url(&self) -> String {
+        url(self.addr, SHORT_SESSION)
     }
 
     fn pids(&self) -> Vec<u32> {
         self.own.iter().map(|server| server.pid()).collect()
     }
 
-    fn version(&self) -> Result<String, Stop> {
-        let answer = word(self.addr, "srvr").map_err(failed)?;
+    fn version(&self) -> Result<String> {
+        let answer = status(self.addr, "srvr").map_err(failed)?;
         let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
         let version = version.and_then(|version| version.split(['-', ',']).next());
         Ok(format!("zookeeper {}", version.unwrap_or("of unknown version")))
     }
 
-    fn count(&self) -> Result<Box<dyn Count>, Stop> {
-        Ok(Box::new(Packets { addr: self.addr, before: packets(self.addr)? }))
+    fn count(&self) -> Result<Box<dyn Count>> {
+        Ok(Box::new(PacketCount { addr: self.addr, before: packets(self.addr)? }))
     }
 
     /// Writes: nodes that are made and deleted, one after the other.
-    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
-        written(addr, times, pause).map_err(failed)
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>> {
+        write_times(addr, times, pause).map_err(failed)
     }
 
     /// No node here expires by itself.
-    fn fill(&self, _keys: usize) -> Result<(), Stop> {
+    fn fill(&self, _keys: usize) -> Result<()> {
         Ok(())
     }
 }
 
-fn written(addr: SocketAddr, times: usize, pause: u64) -> io::Result<Vec<u64>> {
+fn write_times(addr: SocketAddr, times: usize, pause: u64) -> io::Result<Vec<u64>> {
     let mut socket = TcpStream::connect(addr)?;
     socket.set_nodelay(true)?;
     let refused = || io::Error::other("the server refuses a node");
@@ -121,33 +121,33 @@ fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// What the server has counted: every packet of every session, and each word like this one.
-struct Packets {
+struct PacketCount {
     addr: SocketAddr,
     before: u64,
 }
 
-impl Count for Packets {
-    fn finish(self: Box<Self>) -> Result<u64, Stop> {
+impl Count for PacketCount {
+    fn finish(self: Box<Self>) -> Result<u64> {
         // The word that asks has been counted as well.
         Ok((packets(self.addr)? - self.before).saturating_sub(1))
     }
 }
 
-fn packets(addr: SocketAddr) -> Result<u64, Stop> {
-    let answer = word(addr, "mntr").map_err(failed)?;
+fn packets(addr: SocketAddr) -> Result<u64> {
+    let answer = status(addr, "mntr").map_err(failed)?;
     let counted = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
     let counted = counted.and_then(|counted| counted.trim().parse().ok());
     counted.ok_or_else(|| failed("the server does not count: is mntr in 4lw.commands.whitelist?"))
 }
 
-fn word(addr: SocketAddr, word: &str) -> io::Result<String> {
+fn status(addr: SocketAddr, command: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(addr)?;
-    stream.write_all(word.as_bytes())?;
+    stream.write_all(command.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
 }
 
-fn failed(error: impl Display) -> Stop {
-    Stop::Failed(format!("zookeeper: {error}"))
+fn failed(error: impl Display) -> RunError {
+    RunError::Failed(format!("zookeeper: {error}"))
 }

@@ -1,15 +1,17 @@
 //! Hand-off: how long after a release the next owner knows. Only those count who had waited when the lock
 //! was let go. Hand-offs inside one process and between two are different things and never mixed.
 
-use crate::clock::{MICRO, MILLI};
-use crate::report::{Figure, Figures, Shape, shape};
+use lock_bench_worker::clock::{MICRO, MILLI};
+
+use crate::model::{Figure, Figures, Shape, shape};
 use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::Lib;
 use crate::run::relay::Relay;
-use crate::run::slices::{self, Measured, Plan};
-use crate::run::{Stop, cpu};
-use crate::worker::HANDING_OVER;
+use crate::run::slices::{self, Measurement, Plan};
+use crate::worker::WITH_HANDOVERS;
 
 const ROUND_TRIPS: Figure = Figure::count("round trips a hand-off");
 pub(super) const P50: Figure = Figure::time("p50 µs");
@@ -51,16 +53,16 @@ const WITHIN: &str = "tokio-mutex";
 const LOCAL: [usize; 3] = [1, FEW, 64];
 const REMOTE: [usize; 2] = [FEW, 64];
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     exact(bench)?;
-    passed(bench)?;
-    if bench.args.exact {
+    handed_over(bench)?;
+    if bench.settings.exact {
         return Ok(());
     }
-    bench.and_handing_over(hand_offs)
+    bench.with_handovers(hand_offs)
 }
 
-fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
+fn hand_offs(bench: &mut Bench<'_>) -> Result<()> {
     for waiters in LOCAL {
         let workload = format!("handoff local w={waiters}");
         timed(bench, &workload, Crowd::new(waiters, 1), &[WITHIN])?;
@@ -76,14 +78,14 @@ fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
 }
 
 /// Round trips from one process to another, through a relay.
-fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
+fn exact(bench: &mut Bench<'_>) -> Result<()> {
     // Who polls looks when it looks, however long the way is.
     for lib in bench.libs.clone().iter().filter(|lib| !lib.polls()) {
         let Some(server) = bench.server() else { return Ok(()) };
-        bench.progress.say("handoff relay", &lib.name);
-        let relay = Relay::start(server, bench.args.delay)?;
-        let trips = through(bench, &relay, lib);
-        if let Some(trips) = bench.unless_it_cannot("handoff relay", lib, trips)? {
+        bench.progress.show("handoff relay", &lib.name);
+        let relay = Relay::start(server, bench.settings.delay)?;
+        let trips = through_relay(bench, &relay, lib);
+        if let Some(trips) = bench.unless_unsupported("handoff relay", lib, trips)? {
             bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
         }
     }
@@ -92,10 +94,10 @@ fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
 
 /// What hand-offs inside a process ask of the server, by way of it and without: a few, so that no turn of others comes
 /// between. The release behind the last one is measured alone and taken off.
-fn passed(bench: &mut Bench<'_>) -> Result<(), Stop> {
+fn handed_over(bench: &mut Bench<'_>) -> Result<()> {
     let workload = format!("handoff passed w={FEW}");
-    for lib in [bench.floor("locks"), bench.floor(HANDING_OVER)] {
-        bench.progress.say(&workload, &lib.name);
+    for lib in [bench.floor("locks"), bench.floor(WITH_HANDOVERS)] {
+        bench.progress.show(&workload, &lib.name);
         let mut peers = bench.peers(&lib, 1)?;
         super::crowd::warm_up(bench, &mut peers)?;
         let released_for = super::crowd::cost_of_a_release(bench, &mut peers[0])?;
@@ -103,21 +105,21 @@ fn passed(bench: &mut Bench<'_>) -> Result<(), Stop> {
         let Some(server) = bench.server() else { return Ok(()) };
         peers[0].ask(&format!("hold {name}"), LONG)?;
         peers[0].ask(&format!("queue {name} {FEW} 0 1"), LONG)?;
-        super::crowd::rest();
+        super::crowd::settle();
         let count = server.count()?;
         peers[0].ask(&format!("free {name}"), LONG)?;
         bench.collect(&mut peers, &name, FEW + 1)?;
         // What it sends that nobody waits for.
-        super::crowd::rest();
+        super::crowd::settle();
         let requests = count.finish()?.saturating_sub(released_for) as f64 / FEW as f64;
         bench.add(&workload, &lib.name, 0, Figures::from([(PASSED, requests)]));
     }
     Ok(())
 }
 
-fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop> {
+fn through_relay(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64> {
     let (prefix, mut times) = (bench.fresh_name(), 0);
-    let server = bench.server().ok_or_else(|| Stop::Failed("there is no server".into()))?;
+    let server = bench.server().ok_or_else(|| RunError::Failed("there is no server".into()))?;
     let mut peers = [bench.peer_at(lib, &relay.url)?, bench.peer_at(lib, &relay.url)?];
     relay.round_trips(server, |delay| {
         times += 1;
@@ -130,7 +132,7 @@ fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop>
     })
 }
 
-fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<(), Stop> {
+fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<()> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
     // A few waiters show what looking from time to time costs, and in many it takes long.
     let shows = crowd.waiters == FEW && crowd.hold == HOLD;
@@ -141,7 +143,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
         libs: libs.cloned().chain(beside.map(|name| bench.floor(name))).collect(),
         floor_name,
         ratios: &[(P50, P50_RATIO)],
-        rounds: bench.args.rounds,
+        rounds: bench.settings.rounds,
     };
     slices::run(
         bench,
@@ -151,7 +153,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
                 // After a pause like theirs, or the floor would be on a warmer processor.
                 let trip = bench.round_trip(addr, 500, crowd.hold)? / MICRO as f64;
                 let figures = Figures::from([(P50, trip)]);
-                Ok(Measured { figures, shape: Shape::new(), cpu: 0 })
+                Ok(Measurement { figures, shape: Shape::new(), cpu: 0 })
             }
             None => {
                 let floor = bench.floor(bench.backend.floor);
@@ -163,7 +165,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
 }
 
 /// One more than there are waiters take the lock in turns.
-pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measured, Stop> {
+pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measurement> {
     let Crowd { waiters, processes, hold } = crowd;
     let mut peers = bench.peers(lib, processes)?;
     let name = bench.fresh_name();
@@ -178,7 +180,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
     let within = processes == 1;
     let shape = shape_of(&claims, hold / 2, within);
-    Ok(Measured { figures: figures(&claims, hold / 2, within), shape, cpu })
+    Ok(Measurement { figures: figures(&claims, hold / 2, within), shape, cpu })
 }
 
 /// What the hand-offs of one kind were like.

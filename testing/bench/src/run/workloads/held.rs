@@ -1,12 +1,13 @@
 //! Many locks, held and renewed by one process.
 
+use lock_bench_worker::clock::{MILLI, SECOND, now, wait};
 use serde_json::Value;
 
-use crate::clock::{MILLI, SECOND, now, wait};
-use crate::report::{Figure, Figures};
+use crate::model::{Figure, Figures};
 use crate::run::bench::{Bench, LONG};
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::{Lib, Peer, SOON};
-use crate::run::{Stop, cpu};
 
 const LOST: Figure = Figure::count("locks lost");
 const REQUESTS: Figure = Figure::count("requests/s");
@@ -21,28 +22,28 @@ const EXACT_TTL: u64 = 3_000;
 /// Memory grows by pages, and by what was left free before: it says nothing of a few locks.
 const ENOUGH_FOR_MEMORY: usize = 1000;
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     let (count, ttl) = bench.backend.held;
     of_size(bench, count / 10, EXACT_TTL)?;
-    if bench.args.exact {
+    if bench.settings.exact {
         return Ok(());
     }
     of_size(bench, count, ttl)
 }
 
-fn of_size(bench: &mut Bench<'_>, count: usize, ttl: u64) -> Result<(), Stop> {
+fn of_size(bench: &mut Bench<'_>, count: usize, ttl: u64) -> Result<()> {
     let workload = format!("held n={count} ttl={}s", ttl / 1000);
     for lib in bench.libs.clone().iter().filter(|lib| !lib.is_tuned()) {
-        bench.progress.say(&workload, &lib.name);
+        bench.progress.show(&workload, &lib.name);
         let figures = measure(bench, lib, count, ttl);
-        if let Some(figures) = bench.unless_it_cannot(&workload, lib, figures)? {
+        if let Some(figures) = bench.unless_unsupported(&workload, lib, figures)? {
             bench.add(&workload, &lib.name, 0, figures);
         }
     }
     Ok(())
 }
 
-fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<Figures, Stop> {
+fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<Figures> {
     let mut peer = bench.peer(lib)?;
     let name = bench.fresh_name();
     // What a process takes anyway is not what a lock takes.
@@ -91,7 +92,7 @@ fn requests_a_second(
     peer: &mut Peer,
     count: usize,
     ttl: u64,
-) -> Result<Option<f64>, Stop> {
+) -> Result<Option<f64>> {
     let Some(server) = bench.server() else { return Ok(None) };
     let counting = server.count()?;
     let (_, seconds) = watch(peer, count, ttl)?;
@@ -100,7 +101,7 @@ fn requests_a_second(
 
 /// Looks on for a whole lease, in which all locks are renewed three times: for what comes once in a while to count for what it
 /// is. How much was left, in ms, of the one that came nearest to its end, and how many seconds it took.
-fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64), Stop> {
+fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64)> {
     const LOOKS: u64 = 30;
 
     let begun = now();
@@ -114,21 +115,21 @@ fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64), Stop> {
 
 /// How long the lock lasts, in ms, that is nearest to its end. A lock that was lost on the way voids the
 /// run: it was promised to be renewed.
-fn still_held(peer: &mut Peer, count: usize) -> Result<f64, Stop> {
+fn still_held(peer: &mut Peer, count: usize) -> Result<f64> {
     let kept = peer.ask("kept", SOON)?;
     match held_of(&kept)? {
         Some(held) if held < count as u64 => {
-            Err(Stop::Void(format!("{} of {count} locks were lost", count as u64 - held)))
+            Err(RunError::Void(format!("{} of {count} locks were lost", count as u64 - held)))
         }
         Some(_) | None => Ok(kept["least_left_ms"].as_f64().unwrap_or(f64::INFINITY)),
     }
 }
 
 /// How many are held as far as the library knows; `None` if it does not.
-fn held_of(kept: &Value) -> Result<Option<u64>, Stop> {
+fn held_of(kept: &Value) -> Result<Option<u64>> {
     match (kept.get("held"), kept["held"].as_u64()) {
         (Some(Value::Null), _) => Ok(None),
         (_, Some(held)) => Ok(Some(held)),
-        _ => Err(Stop::Failed(format!("no answer to kept: {kept}"))),
+        _ => Err(RunError::Failed(format!("no answer to kept: {kept}"))),
     }
 }

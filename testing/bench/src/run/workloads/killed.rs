@@ -1,15 +1,16 @@
 //! A holder is killed with SIGKILL: when do those who wait get its locks, and never too early.
 
+use lock_bench_worker::clock::{MILLI, SECOND, now};
 use serde_json::Value;
 
-use crate::clock::{MILLI, SECOND, now};
-use crate::report::{Figure, Figures, shape};
+use crate::model::{Figure, Figures, shape};
 use crate::run::backends::Takeover;
 use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::{Lib, SOON};
-use crate::run::slices::Watch;
-use crate::run::{Stop, cpu};
+use crate::run::slices::QuietCheck;
 
 const EARLY: Figure = Figure::count("takeovers too early");
 const TRIALS: Figure = Figure::time("takeovers measured");
@@ -29,7 +30,7 @@ const LOCKS: usize = 10;
 /// sampling must not let a takeover wait for it.
 const OTHER_KEYS: usize = 50_000;
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     if !bench.backend.between_processes {
         return Ok(());
     }
@@ -39,7 +40,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     }
     for lib in bench.libs.clone() {
         let trials = trials(bench, &lib);
-        let Some(trials) = bench.unless_it_cannot("killed", &lib, trials)? else { continue };
+        let Some(trials) = bench.unless_unsupported("killed", &lib, trials)? else { continue };
         if trials.is_empty() {
             bench.refused.push(format!("killed, {}: no holder was killed in time", lib.name));
             continue;
@@ -68,11 +69,11 @@ struct Trial {
 }
 
 /// Enough of them. On a busy machine the holder may live for too long: that is no trial, and another one is made.
-fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
-    let rounds = if bench.args.exact { 1 } else { lib.rounds(4) };
+fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
+    let rounds = if bench.settings.exact { 1 } else { lib.rounds(4) };
     let mut trials = Vec::new();
     for attempt in 1..=3 * rounds {
-        bench.progress.say("killed", &format!("{}, attempt {attempt}", lib.name));
+        bench.progress.show("killed", &format!("{}, attempt {attempt}", lib.name));
         trials.extend(kill_holder(bench, lib)?);
         if trials.len() >= rounds * LOCKS {
             break;
@@ -89,7 +90,7 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
         figures.insert(SESSION, seconds as f64);
     }
     let quiet: Vec<f64> = trials.iter().filter(|t| t.quiet).map(|t| t.late).collect();
-    if bench.args.exact {
+    if bench.settings.exact {
         return figures;
     }
     if 2 * quiet.len() <= trials.len() {
@@ -111,11 +112,11 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
 }
 
 /// A trial for each lock; none where leases count and the holder lived on until it may have renewed.
-fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
-    let watch = Watch::start(bench);
+fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
+    let watch = QuietCheck::start(bench);
     let url = match bench.server() {
-        Some(server) => server.url_of_the_killed(),
-        None => bench.place.url.clone(),
+        Some(server) => server.short_session_url(),
+        None => bench.target.url.clone(),
     };
     let mut peers = [bench.peer_at(lib, &url)?, bench.peer_at(lib, &url)?];
     let prefix = bench.fresh_name();
@@ -134,7 +135,7 @@ fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
     peers[0].kill();
     let killed = now();
     let taken = peers[1].ask("collect", LONG)?;
-    let quiet = watch.quiet(bench, ours + cpu::of_process(peers[1].pid())).is_ok();
+    let quiet = watch.check(bench, ours + cpu::of_process(peers[1].pid())).is_ok();
     let mut trials = Vec::new();
     for (name, held) in names.iter().zip(&held) {
         let mut claims = Claims::default();
@@ -143,7 +144,7 @@ fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
         claims.add(1, name, &taken)?;
         claims.check(name)?;
         let (Some(asked), Some(takeover)) = (held["asked"].as_u64(), claims.taken_over()) else {
-            return Err(Stop::Failed(format!("{name} was not taken over: {taken}")));
+            return Err(RunError::Failed(format!("{name} was not taken over: {taken}")));
         };
         let (earliest, due) = match bench.backend.takeover {
             // It began after that.

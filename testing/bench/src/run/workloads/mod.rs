@@ -10,12 +10,12 @@ mod idle;
 mod killed;
 mod pairs;
 
-use super::Stop;
 use super::bench::Bench;
+use crate::run::error::Result;
 
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&mut Bench<'_>) -> Result<(), Stop>,
+    pub(crate) run: fn(&mut Bench<'_>) -> Result<()>,
 }
 
 pub(crate) const WORKLOADS: &[Workload] = &[

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 use super::file_lock::directory;
-use crate::worker::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct Flock(PathBuf);
 

@@ -10,7 +10,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
 
 use super::{Dialect, address, refused};
-use crate::worker::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct Mux<D> {
     shared: Arc<Shared>,
@@ -19,12 +19,12 @@ pub(crate) struct Mux<D> {
 
 #[derive(Default)]
 struct Shared {
-    line: Mutex<Line>,
+    pipeline: Mutex<Pipeline>,
     more: Notify,
 }
 
 #[derive(Default)]
-struct Line {
+struct Pipeline {
     outgoing: Vec<u8>,
     awaiting: VecDeque<oneshot::Sender<Vec<u8>>>,
 }
@@ -47,23 +47,23 @@ impl Shared {
     async fn ask(&self, request: &[u8]) -> Result<Vec<u8>, String> {
         let (sender, reply) = oneshot::channel();
         {
-            let mut line = self.line();
-            line.outgoing.extend_from_slice(request);
-            line.awaiting.push_back(sender);
+            let mut pipeline = self.pipeline();
+            pipeline.outgoing.extend_from_slice(request);
+            pipeline.awaiting.push_back(sender);
         }
         self.more.notify_one();
         reply.await.map_err(|_| "the server has closed the connection".to_owned())
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 async fn write(shared: Arc<Shared>, mut to: OwnedWriteHalf) {
     loop {
         shared.more.notified().await;
-        let bytes = std::mem::take(&mut shared.line().outgoing);
+        let bytes = std::mem::take(&mut shared.pipeline().outgoing);
         if to.write_all(&bytes).await.is_err() {
             return;
         }
@@ -74,18 +74,18 @@ async fn read<D: Dialect>(shared: Arc<Shared>, mut from: OwnedReadHalf) {
     let mut bytes = Vec::with_capacity(64 * 1024);
     while matches!(from.read_buf(&mut bytes).await, Ok(1..)) {
         let mut done = 0;
-        let mut line = shared.line();
+        let mut pipeline = shared.pipeline();
         while let Some(length) = D::length(&bytes[done..]) {
-            if let Some(waiting) = line.awaiting.pop_front() {
+            if let Some(waiting) = pipeline.awaiting.pop_front() {
                 // Whoever asked may be gone.
                 let _ = waiting.send(bytes[done..done + length].to_vec());
             }
             done += length;
         }
-        drop(line);
+        drop(pipeline);
         bytes.drain(..done);
     }
-    shared.line().awaiting.clear();
+    shared.pipeline().awaiting.clear();
 }
 
 impl<D: Dialect> Lib for Mux<D> {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Dialect, address, refused};
-use crate::worker::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct Raw<D> {
     socket: Mutex<TcpStream>,

@@ -1,0 +1,14 @@
+//! Why a run ended before its end.
+
+pub(crate) type Result<T, E = RunError> = std::result::Result<T, E>;
+
+/// Why a run ended before its end.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// A promise was broken while it was measured: the figures say nothing.
+    Void(String),
+    /// A library does not have what was asked of it.
+    Unsupported(String),
+    /// Something else.
+    Failed(String),
+}
