@@ -70,6 +70,11 @@ const KINDS: [(FigureKind, &str); 3] =
     [(FigureKind::Count, "counts"), (FigureKind::Cpu, "cpu"), (FigureKind::Time, "times")];
 
 impl Row {
+    pub(crate) fn new(workload: &str, lib: &str, round: usize, figures: Figures) -> Self {
+        let (workload, lib) = (workload.to_owned(), lib.to_owned());
+        Self { workload, lib, round, figures, shape: Shape::new() }
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let mut line = json!({ "workload": self.workload, "lib": self.lib, "round": self.round });
         for (kind, key) in KINDS {

@@ -32,7 +32,7 @@ fn worker() -> Child {
 }
 
 #[test]
-fn the_example_of_the_document_is_what_a_worker_answers() {
+fn a_worker_answers_as_in_the_example() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("PROTOCOL.md");
     let document = std::fs::read_to_string(document).unwrap();
     let example = document.split("```").nth(1).expect("the document has an example");
@@ -58,7 +58,7 @@ fn the_example_of_the_document_is_what_a_worker_answers() {
 
 /// At a rate that nobody can keep up with, most pairs are late, and the last ones the latest.
 #[test]
-fn what_is_due_in_time_is_done_however_late() {
+fn pairs_due_in_time_are_done_even_late() {
     let mut worker = worker();
     let mut stdin = worker.stdin.take().unwrap();
     let mut answers = BufReader::new(worker.stdout.take().unwrap()).lines();

@@ -312,14 +312,11 @@ mod tests {
     const FILE: &str = "# Words\n[[goal]]\nworkload = \"pairs c=1\"\nlib = \"locks\"\nfigure = \"f\"\n\
         over = \"theirs\"\nmax = 0.5\nmeasured = 9.000\npromise = \"half\"\n";
 
+    const ALL: Scope = Scope { exact: false, others: true };
+
     fn rows() -> Vec<Row> {
-        let row = |lib: &str, value: f64| Row {
-            workload: "pairs c=1".into(),
-            lib: lib.into(),
-            round: 0,
-            figures: Figures::from([(Figure::count("f"), value)]),
-            shape: Vec::new(),
-        };
+        let figures = |value| Figures::from([(Figure::count("f"), value)]);
+        let row = |lib, value| Row::new("pairs c=1", lib, 0, figures(value));
         vec![row("locks", 3.0), row("theirs", 4.0), row("another", 6.0), row("floor", 1.0)]
     }
 
@@ -334,75 +331,68 @@ mod tests {
 
     #[test]
     fn a_figure_is_divided_by_that_of_another_library() {
-        let scope = Scope { exact: false, others: true };
-        let missed = outcome(FILE, scope);
+        let missed = outcome(FILE, ALL);
         let expected = "pairs c=1, locks over theirs: f is 0.750, above 0.5 (half)";
         assert_eq!(missed.not_met, [expected]);
-        assert!(outcome(&FILE.replace("0.5", "0.8"), scope).not_met.is_empty());
-        assert_eq!(outcome(FILE, Scope { others: false, ..scope }).asked, 0);
+        assert!(outcome(&FILE.replace("0.5", "0.8"), ALL).not_met.is_empty());
+        assert_eq!(outcome(FILE, Scope { others: false, ..ALL }).asked, 0);
     }
 
     #[test]
     fn a_figure_is_divided_by_the_best_of_the_others() {
-        let scope = Scope { exact: false, others: true };
         let over_others = FILE.replace("theirs", "others");
-        let missed = outcome(&over_others, scope).not_met;
+        let missed = outcome(&over_others, ALL).not_met;
         assert!(missed[0].contains("locks over others: f is 0.750"), "the least: {missed:?}");
-        let missed = outcome(&over_others.replace("max = 0.5", "min = 1.0"), scope).not_met;
+        let missed = outcome(&over_others.replace("max = 0.5", "min = 1.0"), ALL).not_met;
         assert!(missed[0].contains("f is 0.500, below 1"), "the most: {missed:?}");
         let nobody = over_others.replace("c=1", "c=2");
-        assert!(outcome(&nobody, scope).not_met[0].contains("was not measured"));
+        assert!(outcome(&nobody, ALL).not_met[0].contains("was not measured"));
     }
 
     #[test]
-    fn a_miss_that_is_none_is_told_and_fails_nothing() {
+    fn a_met_goal_with_an_excuse_is_reported() {
         let text = FILE.replace("0.5", "0.8").replace("promise", "missed = \"then\"\npromise");
-        let outcome = outcome(&text, Scope { exact: false, others: true });
+        let outcome = outcome(&text, ALL);
         assert!(outcome.not_met.is_empty() && outcome.known.is_empty());
         assert_eq!(outcome.better, ["pairs c=1, locks over theirs: f"]);
     }
 
     #[test]
-    fn a_miss_that_is_explained_fails_nothing_and_is_told() {
+    fn an_explained_miss_is_reported_and_does_not_fail() {
         let text = FILE.replace("promise", "missed = \"for a reason\"\npromise");
-        let outcome = outcome(&text, Scope { exact: false, others: true });
+        let outcome = outcome(&text, ALL);
         assert!(outcome.not_met.is_empty());
         assert!(outcome.known[0].ends_with("(half): for a reason"), "{outcome:?}");
     }
 
     #[test]
-    fn what_needs_times_is_no_goal_of_an_exact_run() {
+    fn an_exact_run_skips_timed_goals() {
         let text = FILE.replace("promise", "timed = true\npromise");
-        assert_eq!(outcome(&text, Scope { exact: true, others: true }).asked, 0);
-        assert_eq!(outcome(&text, Scope { exact: false, others: true }).asked, 1);
+        assert_eq!(outcome(&text, Scope { exact: true, ..ALL }).asked, 0);
+        assert_eq!(outcome(&text, ALL).asked, 1);
     }
 
     #[test]
-    fn what_is_missed_at_times_is_no_news_when_it_is_met() {
+    fn a_goal_missed_sometimes_is_not_reported_when_met() {
         let missed = "missed = \"sometimes: then\"\npromise";
         let text = FILE.replace("0.5", "0.8").replace("promise", missed);
-        let outcome = outcome(&text, Scope { exact: false, others: true });
+        let outcome = outcome(&text, ALL);
         assert!(outcome.not_met.is_empty() && outcome.known.is_empty());
         assert!(outcome.better.is_empty());
     }
 
     #[test]
-    fn our_own_requests_sent_bare_are_there_without_the_others() {
+    fn bare_requests_need_no_other_projects() {
         let text = FILE.replace("theirs", "bare-redis");
-        assert_eq!(outcome(&text, Scope { exact: false, others: false }).asked, 1);
+        assert_eq!(outcome(&text, Scope { others: false, ..ALL }).asked, 1);
     }
 
     #[test]
-    fn who_breaks_leases_is_not_the_best_of_the_others() {
-        let row = |lib: &str, late: f64, early: f64| Row {
-            workload: "killed".into(),
-            lib: lib.into(),
-            round: 0,
-            figures: Figures::from([
-                (Figure::time("late p50 ms"), late),
-                (Figure::count("takeovers too early"), early),
-            ]),
-            shape: Vec::new(),
+    fn a_library_that_breaks_leases_is_not_the_best() {
+        let row = |lib, late, early| {
+            let early = (Figure::count("takeovers too early"), early);
+            let figures = Figures::from([(Figure::time("late p50 ms"), late), early]);
+            Row::new("killed", lib, 0, figures)
         };
         let rows = [row("locks", 8.0, 0.0), row("theirs", 0.5, 1.0), row("another", 4.0, 0.0)];
         let text = FILE.replace("pairs c=1", "killed").replace("\"f\"", "\"late p50 ms\"");
@@ -412,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_noted_and_the_rest_is_left() {
+    fn only_measured_values_change_in_the_file() {
         let goals: Goals = toml::from_str(FILE).unwrap();
         let (noted, remarks) = goals.noted(FILE, &Summary::of(&rows()), &others());
         assert_eq!(noted, FILE.replace("measured = 9.000", "measured = 0.750"));
@@ -426,7 +416,7 @@ mod tests {
 
     /// What switches a gate off has to be true.
     #[test]
-    fn the_goals_files_excuse_what_is_missed_and_nothing_else() {
+    fn the_goals_files_excuse_only_misses() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("goals");
         let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
         let mut wrong = Vec::new();
@@ -441,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_that_of_the_goal_which_compares_the_two() {
+    fn the_reason_is_from_the_goal_that_compares_both() {
         let goal = |over: &str, figure: &str, why: &str| {
             let over = if over.is_empty() { String::new() } else { format!("over = '{over}'\n") };
             format!(

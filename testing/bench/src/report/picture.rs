@@ -118,11 +118,7 @@ pub(super) fn curves(entries: &[Entry], across: &str, up: &str, floor: &Mark) ->
             entry.shape.iter().map(|p| format!("{:.1},{:.1}", x.at(p[0]), y.at(p[1]))).collect();
         svg.write(&format!("<polyline class=\"{}\" points=\"{}\"/>", entry.class, path.join(" ")));
         for point in &entry.shape {
-            let (cx, cy) = (x.at(point[0]), y.at(point[1]));
-            svg.write(&format!(
-                "<circle class=\"{}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3\"/>",
-                entry.class
-            ));
+            svg.dot(entry.class, x.at(point[0]), y.at(point[1]), 3);
         }
         svg.line("rail", x.at(*last_x), y.at(*last_y), RIGHT, y.at(*last_y));
         labels.push((y.at(*last_y), "who", format!("{} {}", entry.name, entry.note)));
@@ -172,11 +168,7 @@ pub(super) fn orders(entries: &[Entry]) -> String {
         ));
         svg.line("bound", left + 4.0, top + SIDE - 4.0, left + SIDE - 4.0, top + 4.0);
         for [came, served] in &entry.shape {
-            let (cx, cy) = (left + at(*came), top + SIDE - at(*served));
-            svg.write(&format!(
-                "<circle class=\"{}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2\"/>",
-                entry.class
-            ));
+            svg.dot(entry.class, left + at(*came), top + SIDE - at(*served), 2);
         }
         svg.text("tick start", left, top + SIDE + 14.0, "came first → last");
         svg.turned("served first → last", left - 6.0, top + SIDE / 2.0);
@@ -273,6 +265,11 @@ impl Canvas {
             self.0,
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
         );
+    }
+
+    fn dot(&mut self, class: &str, x: f64, y: f64, radius: u32) {
+        self.0 +=
+            &format!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
     }
 
     fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {

@@ -159,9 +159,8 @@ impl Run {
                     }
                 }
                 for (round, figures) in rounds.into_iter().enumerate() {
-                    let (workload, lib) = (workload.clone(), line.lib.clone());
-                    let row = Row { workload, lib, round, figures, shape: Shape::new() };
-                    if !row.figures.is_empty() {
+                    if !figures.is_empty() {
+                        let row = Row::new(workload, &line.lib, round, figures);
                         text += &format!("{}\n", row.to_json());
                     }
                 }
@@ -265,8 +264,7 @@ mod tests {
 
     fn row(workload: &str, lib: &str, round: usize, value: f64) -> Row {
         let figures = Figures::from([(Figure::time("f"), value), (Figure::count("same"), 2.0)]);
-        let (workload, lib) = (workload.to_owned(), lib.to_owned());
-        Row { workload, lib, round, figures, shape: vec![[1.0, 2.0]] }
+        Row { shape: vec![[1.0, 2.0]], ..Row::new(workload, lib, round, figures) }
     }
 
     fn run(cpu: &str, rows: Vec<Row>) -> Run {
@@ -278,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_again_takes_the_place_of_what_it_was() {
+    fn a_later_run_replaces_its_workloads() {
         let whole = vec![
             row("pairs c=1", "locks", 0, 1.0),
             row("pairs c=1", "theirs", 0, 2.0),
@@ -298,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_two_machines_are_not_put_together() {
+    fn runs_of_two_machines_are_not_merged() {
         let runs = ["a", "b"].map(|cpu| run(cpu, vec![row("idle", "locks", 0, 1.0)]));
         let why = Run::merged(runs.into()).err().unwrap();
         assert_eq!(why, "two runs of redis, whose cpu is \"a\" and \"b\"");
     }
 
     #[test]
-    fn what_is_kept_in_few_lines_has_the_same_tables() {
+    fn a_compact_run_has_the_same_tables() {
         let rounds = [9.0, 1.0, 3.0, 4.0].into_iter().enumerate();
         let rows = rounds.map(|(round, value)| row("idle", "locks", round, value)).collect();
         let whole = run("a", rows);

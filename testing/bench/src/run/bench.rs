@@ -128,6 +128,28 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Measures each library once, and adds its row.
+    pub(crate) fn each(
+        &mut self,
+        workload: &str,
+        libs: &[Lib],
+        measure: impl Fn(&mut Self, &Lib) -> Result<(Figures, Shape)>,
+    ) -> Result<()> {
+        for lib in libs {
+            self.progress.show(workload, &lib.name);
+            let measured = measure(self, lib);
+            if let Some((figures, shape)) = self.unless_unsupported(workload, lib, measured)? {
+                self.draw(workload, &lib.name, 0, figures, shape);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the libraries that differ where no claim waits.
+    pub(crate) fn untuned_libs(&self) -> Vec<Lib> {
+        self.libs.iter().filter(|lib| !lib.is_tuned()).cloned().collect()
+    }
+
     /// How long the run has taken so far, in nanoseconds.
     pub(crate) fn elapsed(&self) -> u64 {
         now() - self.started
@@ -256,8 +278,7 @@ impl<'a> Bench<'a> {
         figures: Figures,
         shape: Shape,
     ) {
-        let (workload, lib) = (workload.to_owned(), lib.to_owned());
-        self.rows.push(Row { workload, lib, round, figures, shape });
+        self.rows.push(Row { shape, ..Row::new(workload, lib, round, figures) });
     }
 }
 

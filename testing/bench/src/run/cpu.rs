@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// How long all threads of a process have been running, in nanoseconds. Zero once it is gone; what threads
 /// had used that have ended is known to two ticks, which are 20 ms. Its children are not in it.
 pub(crate) fn of_process(pid: u32) -> u64 {
-    of_threads(pid).max(with_ended_threads(pid))
+    of_threads(pid).max(ticks(pid, 11))
 }
 
 /// To the nanosecond, of the threads that are there.
@@ -24,11 +24,6 @@ fn of_threads(pid: u32) -> u64 {
 /// As [`of_process`], with the children that it has started and seen end. Those are counted in ticks.
 pub(crate) fn with_children(pid: u32) -> u64 {
     of_process(pid) + ticks(pid, 13)
-}
-
-/// Rounded down to ticks, but with the threads that have ended.
-fn with_ended_threads(pid: u32) -> u64 {
-    ticks(pid, 11)
 }
 
 /// The sum of two fields of `stat` that count ticks, user and system, in nanoseconds; see proc(5).

@@ -1,5 +1,7 @@
 //! Why a run ended before its end.
 
+use std::fmt::Display;
+
 pub(crate) type Result<T, E = RunError> = std::result::Result<T, E>;
 
 /// Why a run ended before its end.
@@ -11,4 +13,11 @@ pub(crate) enum RunError {
     Unsupported(String),
     /// Something else.
     Failed(String),
+}
+
+impl RunError {
+    /// Returns a function that puts `context` before the text of an error.
+    pub(crate) fn context<E: Display>(context: &str) -> impl Fn(E) -> Self {
+        move |error| Self::Failed(format!("{context}: {error}"))
+    }
 }

@@ -67,7 +67,7 @@ fn run(args: &RunArgs) -> Result<u8> {
     let goals = args.goals.as_deref().map(|path| Goals::read(path, &workloads)).transpose();
     let goals = goals.map_err(RunError::Failed)?;
     let json = args.json.as_deref().map(File::create).transpose();
-    let json = json.map_err(|e| RunError::Failed(format!("cannot write the JSON lines: {e}")))?;
+    let json = json.map_err(RunError::context("cannot write the JSON lines"))?;
     let mut bench = Bench::new(&args.backend, &args.settings)?;
     let environment = environment::json(&bench)?;
     print(&format!("{environment}\n"))?;
@@ -77,7 +77,7 @@ fn run(args: &RunArgs) -> Result<u8> {
     // Also what was measured before something failed.
     if let Some(json) = json {
         write_lines(json, &environment, &bench.rows)
-            .map_err(|e| RunError::Failed(format!("cannot write the JSON lines: {e}")))?;
+            .map_err(RunError::context("cannot write the JSON lines"))?;
     }
     measured?;
     let (verdict, status) = verdict(args, &bench, goals.as_ref());
@@ -88,7 +88,7 @@ fn run(args: &RunArgs) -> Result<u8> {
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|e| RunError::Failed(format!("nobody reads what is printed: {e}")))
+    written.map_err(RunError::context("cannot write to stdout"))
 }
 
 fn write_lines(file: File, environment: &Value, rows: &[Row]) -> io::Result<()> {

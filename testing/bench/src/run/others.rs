@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_no_version_is_not_there() {
+    fn a_worker_without_a_version_is_missing() {
         let of = |words: &[&str]| version(&words.iter().map(|&w| w.into()).collect::<Vec<_>>());
         assert_eq!(of(&["/nowhere/at/all", "worker"]), None);
         assert_eq!(of(&["false"]), None);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_left_out_and_said_so() {
+    fn a_missing_worker_is_reported() {
         let (lib, (name, version)) = row("x", Python("no_such_worker.py")).find(0);
         assert!(lib.is_none() && name == "x");
         assert_eq!(version.unwrap_err(), "testing/bench/peers/setup python");
@@ -253,7 +253,7 @@ mod tests {
 
     /// Who polls has a second row, or a reason why not.
     #[test]
-    fn a_row_that_says_that_another_follows_is_followed_by_it() {
+    fn polling_libraries_have_a_tuned_row_or_a_reason() {
         for table in [ON_FILES, ON_REDIS, ON_QUORUMS, ON_ZOOKEEPER, ON_MEMCACHED] {
             for (i, other) in table.iter().enumerate() {
                 let next = table.get(i + 1).filter(|next| next.tuning == Tuning::Tuned);

@@ -69,8 +69,7 @@ impl Relay {
     /// `delay`: what the short way takes in each direction, in ms.
     pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self> {
         let proxies: Result<Vec<_>, _> = server.addrs().into_iter().map(Proxy::start).collect();
-        let proxies =
-            proxies.map_err(|e| RunError::Failed(format!("the relay cannot be started: {e}")))?;
+        let proxies = proxies.map_err(RunError::context("the relay cannot be started"))?;
         let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
         let url = server.url_at(&addrs);
         let relay = Self { proxies, url, delay: delay.max(1) };

@@ -9,7 +9,7 @@ mod zookeeper_crate;
 
 use bare_redis::BareRedis;
 use clap::Args;
-use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
+use floors::{FileLock, Flock, Floor, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
 use lock_bench_worker::{runtime, serve};
 use memcache_crate::MemcacheCrate;
 use zookeeper_crate::ZooKeeperCrate;
@@ -53,13 +53,13 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
         match args.lib.as_str() {
             "locks" => serve(locks::Locks::connect(&args.url, 0).await?).await,
             WITH_HANDOVERS => serve(locks::Locks::connect(&args.url, 16).await?).await,
-            "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
-            "mux-redis" => serve(Mux::<Redis>::connect(&args.url).await?).await,
+            "raw-redis" => serve(Floor::<Raw, Redis>::connect(&args.url).await?).await,
+            "mux-redis" => serve(Floor::<Mux, Redis>::connect(&args.url).await?).await,
             "bare-redis" => serve(BareRedis::connect(&args.url).await?).await,
-            "raw-memcached" => serve(Raw::<Memcached>::connect(&args.url)?).await,
-            "mux-memcached" => serve(Mux::<Memcached>::connect(&args.url).await?).await,
-            "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,
-            "mux-zookeeper" => serve(Mux::<ZooKeeper>::connect(&args.url).await?).await,
+            "raw-memcached" => serve(Floor::<Raw, Memcached>::connect(&args.url).await?).await,
+            "mux-memcached" => serve(Floor::<Mux, Memcached>::connect(&args.url).await?).await,
+            "raw-zookeeper" => serve(Floor::<Raw, ZooKeeper>::connect(&args.url).await?).await,
+            "mux-zookeeper" => serve(Floor::<Mux, ZooKeeper>::connect(&args.url).await?).await,
             "memcache-crate" => serve(MemcacheCrate::connect(&args.url).await?).await,
             "zookeeper-crate" => serve(ZooKeeperCrate::connect(&args.url).await?).await,
             "file-lock" => serve(FileLock::at(&args.url)?).await,

@@ -12,11 +12,8 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 
 #[track_caller]
 pub(crate) fn demand(output: &Output, status: i32, needle: &str) {
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let text = [&*output.stdout, &output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
     assert_eq!(output.status.code(), Some(status), "{text}");
     assert!(text.contains(needle), "no {needle:?} in\n{text}");
 }

@@ -9,35 +9,23 @@ use super::{Count, Server, Target, resolve, timed};
 use crate::run::error::{Result, RunError};
 
 /// What the server counts, one of them for each command on a key; `stats` and `version` are in none.
-const COUNTERS: &[&str] = &[
-    "cmd_get",
-    "cmd_set",
-    "cmd_touch",
-    "delete_hits",
-    "delete_misses",
-    "incr_hits",
-    "incr_misses",
-    "decr_hits",
-    "decr_misses",
-];
+const COUNTERS: &str = "cmd_get cmd_set cmd_touch delete_hits delete_misses incr_hits incr_misses \
+    decr_hits decr_misses";
 
 /// How many keys are put there with one round trip.
 const FILLED_AT_ONCE: usize = 500;
 
 /// `memcache:` starts a server; `memcache://host:port` is one that runs already.
 pub(crate) fn memcached(url: &str) -> Result<Target> {
-    let (own, addr) = match url.strip_prefix("memcache://") {
-        None if url == "memcache:" => {
+    let (own, addr) = match resolve(url, "memcache", 11211)? {
+        None => {
             // Room for the connections of a client that has one for each task.
             let options = MemcachedOptions::new().arg("-c").arg("4096");
             let server = Memcached::try_start(options).map_err(failed)?;
             let addr = server.addr();
             (Some(server), addr)
         }
-        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host, 11211)?),
-        _ => {
-            return Err(failed("write memcache: for a server of its own, or memcache://host:port"));
-        }
+        Some(addr) => (None, addr),
     };
     Ok(Target::of(MemcachedServer { own, addr }))
 }
@@ -113,7 +101,7 @@ fn commands_counted(addr: SocketAddr) -> Result<u64> {
         let value = lines.find_map(|(name, value)| (name == counter).then_some(value.trim()));
         value.and_then(|value| value.parse().ok()).ok_or_else(|| failed(format!("no {counter}")))
     };
-    COUNTERS.iter().map(|counter| of(counter)).sum()
+    COUNTERS.split(' ').map(of).sum()
 }
 
 fn failed(error: impl Display) -> RunError {

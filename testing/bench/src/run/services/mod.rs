@@ -68,12 +68,19 @@ pub(crate) trait Server {
     fn fill(&self, keys: usize) -> Result<()>;
 }
 
-/// Where a URL's `host`, or `host:port`, is.
-fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
+/// Returns the address in `scheme://host` or `scheme://host:port`, and `None` for a bare `scheme:`.
+fn resolve(url: &str, scheme: &str, port: u16) -> Result<Option<SocketAddr>> {
+    let host = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
+    let Some(host) = host.filter(|host| !host.contains(['@', '/', '?', ','])) else {
+        let usage = format!("write {scheme}: for a server of its own, or {scheme}://host:port");
+        let is_bare = url.strip_prefix(scheme) == Some(":");
+        return is_bare.then_some(None).ok_or(RunError::Failed(usage));
+    };
     let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") };
     let found = with_port.to_socket_addrs();
-    let mut found = found.map_err(|e| RunError::Failed(format!("{host}: {e}")))?;
-    found.next().ok_or_else(|| RunError::Failed(format!("{host} has no address")))
+    let mut found = found.map_err(RunError::context(host))?;
+    let found = found.next().ok_or_else(|| RunError::Failed(format!("{host} has no address")));
+    found.map(Some)
 }
 
 /// How long each of so many requests takes, each after such a pause.
@@ -108,7 +115,7 @@ pub(crate) fn file(url: &str) -> Result<Target> {
     let directory = tempfile::Builder::new()
         .prefix("lock-bench-")
         .tempdir()
-        .map_err(|e| RunError::Failed(format!("no temporary directory: {e}")))?;
+        .map_err(RunError::context("no temporary directory"))?;
     let url = format!("file://{}", directory.path().display());
     Ok(Target { url, server: None, _directory: Some(directory) })
 }

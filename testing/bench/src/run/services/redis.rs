@@ -10,14 +10,10 @@ use crate::run::error::{Result, RunError};
 
 /// `redis:` starts a server; `redis://host:port` is one that runs already.
 pub(crate) fn redis(url: &str) -> Result<Target> {
-    let server = match url.strip_prefix("redis://") {
-        None if url == "redis:" => RedisServer::start()?,
-        Some(host) if !host.contains(['@', '/', '?']) => {
-            RedisServer { own: None, addr: resolve(host, 6379)? }
-        }
-        _ => return Err(failed("write redis: for a server of its own, or redis://host:port")),
-    };
-    Ok(Target::of(server))
+    Ok(Target::of(match resolve(url, "redis", 6379)? {
+        None => RedisServer::start()?,
+        Some(addr) => RedisServer { own: None, addr },
+    }))
 }
 
 pub(super) struct RedisServer {

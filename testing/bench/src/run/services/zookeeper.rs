@@ -22,18 +22,13 @@ pub(crate) const SHORT_SESSION: u64 = 4;
 /// `zookeeper:` starts a server; `zookeeper://host:port` is one that runs already, and has to answer the
 /// words `mntr` and `srvr`.
 pub(crate) fn zookeeper(url: &str) -> Result<Target> {
-    let (own, addr) = match url.strip_prefix("zookeeper://") {
-        None if url == "zookeeper:" => {
+    let (own, addr) = match resolve(url, "zookeeper", 2181)? {
+        None => {
             let server = ZooKeeper::try_start(&ZooKeeperOptions::new()).map_err(failed)?;
             let addr = server.addr();
             (Some(server), addr)
         }
-        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host, 2181)?),
-        _ => {
-            return Err(failed(
-                "write zookeeper: for a server of its own, or zookeeper://host:port",
-            ));
-        }
+        Some(addr) => (None, addr),
     };
     Ok(Target::of(ZooKeeperServer { own, addr }))
 }

@@ -48,13 +48,8 @@ fn crowds(bench: &mut Bench<'_>) -> Result<()> {
             continue;
         }
         let workload = format!("crowd w={waiters} p={processes}");
-        for lib in bench.libs_for(waiters) {
-            bench.progress.show(&workload, &lib.name);
-            let served = crowd(bench, &lib, waiters, processes);
-            if let Some((figures, order)) = bench.unless_unsupported(&workload, &lib, served)? {
-                bench.draw(&workload, &lib.name, 0, figures, order);
-            }
-        }
+        let libs = bench.libs_for(waiters);
+        bench.each(&workload, &libs, |bench, lib| crowd(bench, lib, waiters, processes))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use lock_bench_worker::clock::MILLI;
 
 use super::handoff::{self, Crowd, P50, P50_RATIO};
-use crate::model::{Figure, Figures};
+use crate::model::Figure;
 use crate::run::bench::{Bench, LONG, ask_each};
 use crate::run::cpu;
 use crate::run::error::Result;
@@ -50,11 +50,11 @@ fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measurement> {
     super::crowd::settle();
     let freed = peers[0].ask(&format!("free {name}"), LONG)?;
     let claims = bench.collect(&mut peers, &name, bench.backend.deep + 1)?;
-    let mut figures: Figures = handoff::figures(&claims, MILLI, true);
+    let mut measurement =
+        handoff::measurement(&claims, MILLI, true, cpu::of_process(peers[0].pid()));
     let until = claims.last_release().zip(freed["let_go"].as_u64());
     if let Some((end, begun)) = until {
-        figures.insert(DRAINED, end.saturating_sub(begun) as f64 / MILLI as f64);
+        measurement.figures.insert(DRAINED, end.saturating_sub(begun) as f64 / MILLI as f64);
     }
-    let shape = handoff::shape_of(&claims, MILLI, true);
-    Ok(Measurement { figures, shape, cpu: cpu::of_process(peers[0].pid()) })
+    Ok(measurement)
 }

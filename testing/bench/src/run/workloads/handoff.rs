@@ -178,13 +178,16 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     ask_each(&mut peers, &format!("queue {name} {each} {} {times}", hold / MICRO))?;
     let claims = bench.collect(&mut peers, &name, each * processes * times as usize)?;
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
-    let within = processes == 1;
-    let shape = shape_of(&claims, hold / 2, within);
-    Ok(Measurement { figures: figures(&claims, hold / 2, within), shape, cpu })
+    Ok(measurement(&claims, hold / 2, processes == 1, cpu))
 }
 
 /// What the hand-offs of one kind were like.
-pub(super) fn figures(claims: &Claims, settled: u64, within_process: bool) -> Figures {
+pub(super) fn measurement(
+    claims: &Claims,
+    settled: u64,
+    within_process: bool,
+    cpu: u64,
+) -> Measurement {
     let nanos = nanos(claims, settled, within_process);
     let micros = || nanos.iter().map(|&nanos| nanos as f64 / MICRO as f64);
     let waits: Vec<f64> = claims.waits().into_iter().map(|wait| wait as f64).collect();
@@ -196,13 +199,7 @@ pub(super) fn figures(claims: &Claims, settled: u64, within_process: bool) -> Fi
         figures.insert(P99, quantile(micros(), 0.99));
         figures.insert(MEAN, micros().sum::<f64>() / nanos.len() as f64);
     }
-    figures
-}
-
-/// How long they took.
-pub(super) fn shape_of(claims: &Claims, settled: u64, within_process: bool) -> Shape {
-    let nanos = nanos(claims, settled, within_process).into_iter();
-    shape(nanos.map(|nanos| (nanos as f64 / MICRO as f64, 1)))
+    Measurement { figures, shape: shape(micros().map(|micros| (micros, 1))), cpu }
 }
 
 fn nanos(claims: &Claims, settled: u64, within_process: bool) -> Vec<u64> {

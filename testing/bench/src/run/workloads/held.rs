@@ -3,7 +3,7 @@
 use lock_bench_worker::clock::{MILLI, SECOND, now, wait};
 use serde_json::Value;
 
-use crate::model::{Figure, Figures};
+use crate::model::{Figure, Figures, Shape};
 use crate::run::bench::{Bench, LONG};
 use crate::run::cpu;
 use crate::run::error::{Result, RunError};
@@ -33,14 +33,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
 
 fn of_size(bench: &mut Bench<'_>, count: usize, ttl: u64) -> Result<()> {
     let workload = format!("held n={count} ttl={}s", ttl / 1000);
-    for lib in bench.libs.clone().iter().filter(|lib| !lib.is_tuned()) {
-        bench.progress.show(&workload, &lib.name);
-        let figures = measure(bench, lib, count, ttl);
-        if let Some(figures) = bench.unless_unsupported(&workload, lib, figures)? {
-            bench.add(&workload, &lib.name, 0, figures);
-        }
-    }
-    Ok(())
+    let libs = bench.untuned_libs();
+    bench.each(&workload, &libs, |bench, lib| Ok((measure(bench, lib, count, ttl)?, Shape::new())))
 }
 
 fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<Figures> {

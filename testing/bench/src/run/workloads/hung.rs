@@ -1,6 +1,6 @@
 //! One of several servers paused still: what an uncontended pair takes then, over what it takes without.
 
-use crate::model::{Figure, Figures};
+use crate::model::{Figure, Figures, Shape};
 use crate::run::bench::{Bench, median};
 use crate::run::error::Result;
 use crate::run::peer::{Lib, Peer};
@@ -12,14 +12,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     if bench.settings.exact || bench.server().is_none_or(|server| server.addrs().len() < 2) {
         return Ok(());
     }
-    for lib in bench.libs.clone().iter().filter(|lib| !lib.is_tuned()) {
-        bench.progress.show("hung", &lib.name);
-        let ratio = ratio(bench, lib);
-        if let Some(ratio) = bench.unless_unsupported("hung", lib, ratio)? {
-            bench.add("hung", &lib.name, 0, Figures::from([(RATIO, ratio)]));
-        }
-    }
-    Ok(())
+    let figures = |bench: &mut _, lib: &_| Ok(Figures::from([(RATIO, ratio(bench, lib)?)]));
+    let libs = bench.untuned_libs();
+    bench.each("hung", &libs, |bench, lib| Ok((figures(bench, lib)?, Shape::new())))
 }
 
 /// In turns, and each time it is another server: one of them is the first that is asked.

@@ -2,7 +2,7 @@
 
 use lock_bench_worker::clock::{MILLI, SECOND, wait};
 
-use crate::model::{Figure, Figures};
+use crate::model::{Figure, Figures, Shape};
 use crate::run::bench::{Bench, LONG, ask_each};
 use crate::run::cpu;
 use crate::run::error::Result;
@@ -19,15 +19,9 @@ const TTL_MS: u64 = 60_000;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     let processes = if bench.backend.between_processes { 8 } else { 1 };
-    for lib in bench.libs.clone() {
-        let workload = format!("idle w={WAITERS} p={processes}");
-        bench.progress.show(&workload, &lib.name);
-        let figures = measure(bench, &lib, processes);
-        if let Some(figures) = bench.unless_unsupported(&workload, &lib, figures)? {
-            bench.add(&workload, &lib.name, 0, figures);
-        }
-    }
-    Ok(())
+    let workload = format!("idle w={WAITERS} p={processes}");
+    let libs = bench.libs.clone();
+    bench.each(&workload, &libs, |bench, lib| Ok((measure(bench, lib, processes)?, Shape::new())))
 }
 
 fn measure(bench: &mut Bench<'_>, lib: &Lib, processes: usize) -> Result<Figures> {

@@ -38,8 +38,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
         let beside = if tasks == 1 { bench.backend.beside } else { &[] };
         let beside = beside.iter().chain(&bench.backend.bare).filter(|_| !bench.settings.exact);
         // Nobody waits here, so those that are tuned are no different.
-        let mut libs = bench.libs.clone();
-        libs.retain(|lib| !lib.is_tuned());
+        let mut libs = bench.untuned_libs();
         libs.extend(beside.map(|name| Lib::own(name, bench.settings.threads)));
         let floor = bench.floor(match tasks {
             1 => bench.backend.floor,
@@ -90,7 +89,7 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<()> {
     let floor = bench.floor(bench.backend.crowd_floor);
     let plan = Plan {
         workload: &workload,
-        libs: bench.libs.iter().filter(|lib| !lib.is_tuned()).cloned().collect(),
+        libs: bench.untuned_libs(),
         floor_name: &floor.name,
         ratios: &[(P50, P50_RATIO)],
         rounds: bench.settings.rounds,

@@ -15,6 +15,8 @@ mod zookeeper;
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
+
 pub(crate) use file_lock::FileLock;
 pub(crate) use flock::Flock;
 pub(crate) use memcached::Memcached;
@@ -50,6 +52,51 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
     fn release(&self, held: &Self::Held) -> Vec<u8>;
 
     fn released(&self, reply: &[u8]) -> bool;
+}
+
+/// A connection to a server, which answers requests in their order.
+pub(crate) trait Transport: Sized + Send + Sync + 'static {
+    /// Connects to `host:port`. `length` is [`Dialect::length`].
+    async fn connect(address: &str, length: Length) -> Result<Self, String>;
+
+    fn ask(&self, request: &[u8]) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
+}
+
+type Length = fn(&[u8]) -> Option<usize>;
+
+/// A floor that asks a server.
+pub(crate) struct Floor<T, D> {
+    transport: T,
+    dialect: D,
+}
+
+impl<T: Transport, D: Dialect> Floor<T, D> {
+    pub(crate) async fn connect(url: &str) -> Result<Self, String> {
+        let transport = T::connect(address::<D>(url)?, D::length).await?;
+        let reply = transport.ask(&D::greeting()).await?;
+        let dialect = D::greeted(&reply).ok_or_else(|| refused(&reply))?;
+        Ok(Self { transport, dialect })
+    }
+}
+
+impl<T: Transport, D: Dialect> Lib for Floor<T, D> {
+    type Lock = String;
+    type Held = D::Held;
+
+    fn lock(&self, name: &str) -> Result<String, String> {
+        Ok(name.to_owned())
+    }
+
+    async fn acquire(&self, key: &String, ttl: Duration) -> Result<D::Held, String> {
+        let (request, owner) = self.dialect.acquire(key, ttl);
+        let reply = self.transport.ask(&request).await?;
+        self.dialect.acquired(key, owner, &reply).ok_or_else(|| refused(&reply))
+    }
+
+    async fn release(&self, held: D::Held) -> Result<(), String> {
+        let reply = self.transport.ask(&self.dialect.release(&held)).await?;
+        self.dialect.released(&reply).then_some(()).ok_or_else(|| refused(&reply))
+    }
 }
 
 /// `host:port` of `redis://host:port`, and the like.
