@@ -8,15 +8,16 @@ use serde_json::{Value, json};
 /// How far a figure can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FigureKind {
-    /// Counted, by the server or by us: the same on every machine. These may be goals in CI.
+    /// Counted, by the server or by the run: the same on every machine. CI can compare such figures
+    /// with goals.
     Count,
-    /// Time that processes were running: hardly moved by neighbours.
+    /// CPU time of processes: other load hardly changes it.
     Cpu,
-    /// Time on the wall: reported, and worth something only as a ratio.
+    /// Wall-clock time: reported, and meaningful only as a ratio.
     Time,
 }
 
-/// What a number says. The name has its unit.
+/// The name of a figure, with its unit, and its kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Figure {
     kind: FigureKind,
@@ -39,11 +40,13 @@ impl Figure {
 
 pub(crate) type Figures = BTreeMap<Figure, f64>;
 
-/// What a picture shows of a measurement. Of times, how many there were of about so many microseconds; of a takeover,
-/// milliseconds; of a crowd, who came in which place, and was served in which.
+/// The points that a picture shows of a measurement.
+///
+/// For times, each point is a number of microseconds and how often it occurred; for takeovers,
+/// milliseconds. For a crowd, it is the position of a waiter by arrival and by service.
 pub(crate) type Shape = Vec<[f64; 2]>;
 
-/// How often each value came, to a twentieth of a power of ten.
+/// Counts how often each value occurred, in steps of a twentieth of a power of ten.
 pub(crate) fn shape(values: impl IntoIterator<Item = (f64, u64)>) -> Shape {
     const STEPS: f64 = 20.0;
 
@@ -65,7 +68,7 @@ pub(crate) struct Row {
     pub(crate) shape: Shape,
 }
 
-/// Where the figures of a kind stand in a line of JSON.
+/// The keys in JSON of the figures of each kind.
 const KINDS: [(FigureKind, &str); 3] =
     [(FigureKind::Count, "counts"), (FigureKind::Cpu, "cpu"), (FigureKind::Time, "times")];
 
@@ -91,13 +94,13 @@ impl Row {
         line
     }
 
-    /// What [`to_json`](Self::to_json) has written.
+    /// Reads a row that [`to_json`](Self::to_json) has written.
     pub(crate) fn from_json(line: &Value) -> Option<Self> {
         let text = |key: &str| line[key].as_str().map(str::to_owned);
         let mut figures = Figures::new();
         for (kind, key) in KINDS {
             for (name, value) in line[key].as_object().into_iter().flatten() {
-                // What is no number is none in JSON either.
+                // JSON has `null` for a value that is not a number.
                 let figure = Figure { kind, name: name.clone().into() };
                 figures.extend(value.as_f64().map(|value| (figure, value)));
             }

@@ -1,4 +1,4 @@
-//! The exact figures of each backend meet its goals; and what is wrong with a run is found out.
+//! The exact figures of each backend meet its goals, and a faulty run is detected.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn own(file: &str) -> PathBuf {
 #[track_caller]
 fn meets_goals(url: &str, workloads: &[&str], goals: &str) {
     let goals = own(&format!("goals/{goals}.toml"));
-    // A longer way than the usual: what a busy machine adds is less of it.
+    // A longer delay than the default, which lowers the share of a busy machine.
     let goals = ["--exact", "--delay", "20", "--goals", goals.to_str().unwrap()];
     demand(&run(&[&[url], workloads, &goals].concat()), 0, "locks");
 }
@@ -44,7 +44,7 @@ fn other_projects_locks_on_zookeeper_are_measured_beside_ours() {
     others_are_measured("zookeeper:", "handoff", &["locks", "zookeeper-crate", "kazoo", "curator"]);
 }
 
-/// A program outside of the target directory finds nothing that was installed for it.
+/// A copy of the program outside of the target directory finds no installed libraries.
 #[test]
 fn missing_libraries_are_reported() {
     let directory = tempfile::tempdir().unwrap();
@@ -103,18 +103,10 @@ fn a_goal_that_is_not_met_fails_and_is_named() {
         lib = "locks"
         figure = "share served out of order"
         max = -1.0
-        promise = "nobody can do that"
+        promise = "impossible"
     "#;
-    demand(
-        &run_with_goal(goal),
-        1,
-        "share served out of order is 0.000, above -1 (nobody can do that)",
-    );
-    demand(
-        &run_with_goal(&goal.replace("max = -1.0", "min = 1.0")),
-        1,
-        "below 1 (nobody can do that)",
-    );
+    demand(&run_with_goal(goal), 1, "share served out of order is 0.000, above -1 (impossible)");
+    demand(&run_with_goal(&goal.replace("max = -1.0", "min = 1.0")), 1, "below 1 (impossible)");
 }
 
 #[test]
@@ -141,7 +133,7 @@ fn an_invalid_goals_file_is_an_error() {
 
 #[test]
 fn a_goal_for_an_unknown_workload_is_an_error() {
-    // Only one workload is run: it would never be looked at.
+    // Only one workload is run: the goal would never be checked.
     let goal = "[[goal]]\nworkload='pears c=1'\nlib='l'\nfigure='f'\nmax=1.0\npromise='p'";
     demand(&run_with_goal(goal), 5, "no workload \"pears c=1\"");
 }

@@ -1,4 +1,4 @@
-//! The locks of other projects that `peers/setup` installs, which `./test --all` does.
+//! The locks of other projects that `peers/setup` installs, as `./test --all` does.
 
 mod support;
 
@@ -17,9 +17,8 @@ fn other_projects_locks_on_redis_are_measured_beside_ours() {
         "node-redlock, 10 ms",
     ];
     let text = others_are_measured("redis:", "killed", &waiting);
-    let cannot =
-        "left out: killed, distributed-lock: its acquire fails where somebody has the lock";
-    assert!(text.contains(cannot), "what cannot take part is said: {text}");
+    let cannot = "left out: killed, distributed-lock: its acquire fails if the lock is held";
+    assert!(text.contains(cannot), "a library that cannot take part is reported: {text}");
     others_are_measured("redis:", "held", &["locks", "distributed-lock", "redis-semaphore"]);
 }
 

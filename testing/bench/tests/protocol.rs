@@ -1,10 +1,10 @@
-//! `PROTOCOL.md` says what workers do: its example is carried out, line by line.
+//! The example in `PROTOCOL.md` is executed line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// True if `text` is `pattern`, in which each `…` stands for anything.
+/// Returns whether `text` matches `pattern`, in which each `…` stands for anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('…');
     let first = parts.next().unwrap_or_default();
@@ -56,7 +56,7 @@ fn a_worker_answers_as_in_the_example() {
     assert!(worker.wait().unwrap().success(), "the end of stdin ends a worker");
 }
 
-/// At a rate that nobody can keep up with, most pairs are late, and the last ones the latest.
+/// At a rate beyond any library, most pairs are late, and the last ones the latest.
 #[test]
 fn pairs_due_in_time_are_done_even_late() {
     let mut worker = worker();

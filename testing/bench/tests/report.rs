@@ -1,4 +1,4 @@
-//! A report says what the run has written, and nothing gets lost on the way.
+//! A report has everything that the run has written.
 
 use std::process::{Command, Output};
 
@@ -40,13 +40,13 @@ fn a_report_shows_the_run() {
     let lines = |name: &str| -> Vec<serde_json::Value> {
         read(&directory, name).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    assert_eq!(lines("run"), lines("json"), "what was read is what was written");
+    assert_eq!(lines("run"), lines("json"), "the report has the run as it was written");
     let page = read(&directory, "html");
     for needle in ["Order of service", "Requests of a waiter", "<circle class=\"ours\"", "floor"] {
         says(page.as_bytes(), needle);
     }
-    // A dot for each of the waiters of the one crowd that is drawn, and one for each length of the line, of ours with
-    // and without hand-overs.
+    // A dot for each waiter of the one crowd that is drawn, and one for each queue length, of ours
+    // with and without hand-overs.
     assert_eq!(page.matches("<circle").count(), 2 * (64 + 3));
     says(read(&directory, "markdown").as_bytes(), "| requests a waiter, w=1000 |");
     let document = read(&directory, "doc");
@@ -72,7 +72,8 @@ fn a_goals_file_without_a_run_prevents_the_report() {
     assert!(output.status.success() && directory.path().join("html").exists(), "{output:?}");
 }
 
-/// Two Redis runs of one machine, the later one of takeovers alone, beside a lock that takes over too early.
+/// Two Redis runs of one machine, the later one only of takeovers, beside a lock that takes over
+/// too early.
 #[test]
 fn a_document_lists_faster_libraries_and_broken_leases() {
     const RUN: &str = r#"{"environment":{"backend":"redis","rounds":1,"others":{"rslock":"1","python-redis-lock":"1"}}}
@@ -103,11 +104,14 @@ fn a_document_lists_faster_libraries_and_broken_leases() {
         "| rslock | 120 | -380, **7 too early** |\n",
         "| pairs c=1 | p50 µs | 150 | 120 (rslock) | 1.25 | because |\n",
         "Of a later run: `killed`.",
-        "Without a second row: `python-redis-lock`, which is told.",
+        "Without a second row: `python-redis-lock`, which notifies its waiters.",
     ] {
         says(document.as_bytes(), needle);
     }
-    assert!(!document.contains("| killed |"), "who breaks leases is ahead of nobody:\n{document}");
+    assert!(
+        !document.contains("| killed |"),
+        "a library that breaks leases is not ahead:\n{document}"
+    );
     for needle in [
         "p50 µs is 1.250, which is met: delete `missed`",
         "requests/s is not in this run: 0.500 is left",
@@ -116,7 +120,7 @@ fn a_document_lists_faster_libraries_and_broken_leases() {
     }
     says(read(&directory, "redis.toml").as_bytes(), "measured = 1.250");
     let again = report(&["results/redis.json"]).0;
-    assert_eq!(again, document, "what is kept has all that the document shows");
+    assert_eq!(again, document, "the stored results have everything in the document");
 }
 
 #[test]

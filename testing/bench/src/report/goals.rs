@@ -1,4 +1,4 @@
-//! What the figures have to be: a file that CI compares with them.
+//! The goals of the figures: a file that CI compares with them.
 
 use std::fmt;
 use std::path::Path;
@@ -22,7 +22,8 @@ struct Goal {
     workload: String,
     lib: String,
     figure: String,
-    /// Divided by the same figure of this one; of `others`, by the best of all of other projects that were measured there.
+    /// The figure is divided by that of this library. With `others`, it is divided by the best of
+    /// all measured libraries of other projects.
     over: Option<String>,
     /// The median of all rounds must not be above it.
     max: Option<f64>,
@@ -31,37 +32,38 @@ struct Goal {
     /// It needs times, or a crowd that takes long: `--exact` leaves it out.
     #[serde(default)]
     timed: bool,
-    /// What it was when somebody measured on a quiet machine and noted it, with `lock-bench report --goals`.
+    /// The value on a quiet machine, as recorded by `lock-bench report --goals`.
     measured: Option<f64>,
-    /// Why it is missed, with the numbers that say so. Such a goal does not fail a run. That of one which is met at times
-    /// begins with [`SOMETIMES`].
+    /// The reason for a miss, with the numbers that show it. Such a goal does not fail a run. If
+    /// some runs meet it, the text begins with [`SOMETIMES`].
     missed: Option<String>,
-    /// What users were promised.
+    /// The promise to users.
     promise: String,
 }
 
-/// What a run was asked for.
+/// The options of a run that select goals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
-    /// Nothing that needs times.
+    /// Leaves out the goals that need times.
     pub(crate) exact: bool,
-    /// The locks of other projects, too.
+    /// Includes the locks of other projects.
     pub(crate) others: bool,
 }
 
-/// What came of the goals that were looked at.
+/// The result of the comparison with the goals.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) asked: usize,
-    /// A line for each that was not met.
+    /// A line for each goal that was not met.
     pub(crate) not_met: Vec<String>,
-    /// A line for each that was not met, as its file says.
+    /// A line for each goal that was not met, as its file says.
     pub(crate) known: Vec<String>,
-    /// A line for each that was met, although its file says that it is not. Machines differ, so that is no failure.
+    /// A line for each goal that was met, although its file says that it is not. Machines differ,
+    /// so this is not a failure.
     pub(crate) better: Vec<String>,
 }
 
-/// Where the figures of a run are found.
+/// The figures of a run.
 #[derive(Clone, Copy)]
 struct RunFigures<'a> {
     summary: &'a Summary,
@@ -69,18 +71,20 @@ struct RunFigures<'a> {
     others: &'a [String],
 }
 
-/// Whoever of other projects is best.
+/// The best library of other projects.
 const OTHERS: &str = "others";
 
-/// How the word of what is missed in some runs, and met in others, begins.
+/// The prefix of the reason for a goal that some runs meet and others miss.
 const SOMETIMES: &str = "sometimes";
 
-/// What libraries are called that send our requests without us: they take part in every run.
+/// The prefix of libraries that send our requests without our library. They take part in every run.
 const BARE: &str = "bare-";
 
 impl Goals {
-    /// Reads a goals file. A goal that nothing could ever miss is an error, and so is one for a workload
-    /// that is none of `workloads`: it would never be looked at.
+    /// Reads a goals file.
+    ///
+    /// A goal that no figure could miss is an error. So is a goal for a workload that is not in
+    /// `workloads`: it would never be checked.
     pub(crate) fn read(path: &Path, workloads: &[&str]) -> Result<Self, String> {
         let at = path.display();
         let goals = Self::read_any(path)?;
@@ -90,7 +94,7 @@ impl Goals {
         }
     }
 
-    /// The same for whatever workloads there are.
+    /// Reads a goals file, for any workloads.
     pub(super) fn read_any(path: &Path) -> Result<Self, String> {
         let at = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| format!("{at}: {e}"))?;
@@ -101,7 +105,8 @@ impl Goals {
         Ok(goals)
     }
 
-    /// A figure that was not measured does not meet a goal, unless what it needs was not asked for.
+    /// Compares the figures with the goals. A figure that was not measured does not meet a goal,
+    /// unless the run did not include its requirements.
     pub(crate) fn compare(
         &self,
         rows: &[Row],
@@ -128,8 +133,9 @@ impl Goals {
         outcome
     }
 
-    /// The text of a goals file, with what was measured noted in it; and what has to be known of that: what this run does
-    /// not have, and what a `missed` says that is not so.
+    /// Returns the text of a goals file with the measured values, and remarks.
+    ///
+    /// A remark names a figure that this run does not have, or a `missed` that is not true.
     pub(super) fn noted(
         &self,
         text: &str,
@@ -161,8 +167,8 @@ impl Goals {
         (noted, remarks)
     }
 
-    /// Why a figure of ours is worse than that of `rival`: of the goal that compares the two, or else of that for
-    /// the figure alone.
+    /// Returns why our figure is worse than that of `rival`: the reason of the goal that compares
+    /// both, or else of that for the figure alone.
     pub(super) fn why_missed(&self, workload: &str, figure: &str, rival: &str) -> Option<&str> {
         let is_meant = |goal: &&Goal| goal.workload == workload && goal.lib == "locks";
         let over = |goal: &Goal| match goal.over.as_deref() {
@@ -182,14 +188,14 @@ impl Goals {
     }
 }
 
-/// A goals file.
+/// A goals file, beside the run of its backend.
 pub(super) struct GoalsFile<'a> {
     pub(super) path: &'a Path,
     pub(super) backend: &'a str,
     pub(super) goals: Goals,
-    /// With what the run of its backend has measured.
+    /// The text with the measured values of the run.
     pub(super) text: String,
-    /// What has to be known of that.
+    /// Contradictions between the file and the run.
     pub(super) remarks: Vec<String>,
 }
 
@@ -205,13 +211,13 @@ impl<'a> GoalsFile<'a> {
     }
 }
 
-/// The name of the workload in `pairs c=64`.
+/// Returns the name of the workload in `pairs c=64`.
 fn workload_of(title: &str) -> &str {
     title.split(' ').next().unwrap_or_default()
 }
 
 impl Goal {
-    /// Why it is none.
+    /// Returns why this goal is invalid.
     fn error(&self, workloads: &[&str]) -> Option<String> {
         let Self { workload, figure, max, min, .. } = self;
         if !workloads.contains(&workload_of(workload)) {
@@ -228,7 +234,7 @@ impl Goal {
         (!numbers).then(|| format!("the goal for {figure} has a bound that is no number"))
     }
 
-    /// The locks of other projects have to be measured for it.
+    /// Returns whether the locks of other projects have to be measured for it.
     fn needs_others(&self) -> bool {
         self.over.as_ref().is_some_and(|over| !over.starts_with(BARE))
     }
@@ -237,7 +243,7 @@ impl Goal {
         self.missed.as_ref().is_some_and(|why| why.starts_with(SOMETIMES))
     }
 
-    /// What is wrong with its words, if that was measured.
+    /// Returns the contradiction between a measured value and the text of the goal.
     fn contradiction(&self, measured: f64) -> Option<String> {
         match (self.violation(measured), &self.missed) {
             (None, Some(_)) if !self.is_met_sometimes() => Some(format!(
@@ -250,7 +256,7 @@ impl Goal {
         }
     }
 
-    /// A run did not have its figure.
+    /// Reports that a run did not have the figure.
     fn not_in_run(&self) -> String {
         match self.measured {
             Some(old) => {
@@ -267,7 +273,7 @@ impl Goal {
         match self.over.as_deref() {
             None => of(&self.lib),
             Some(OTHERS) => {
-                // Who breaks leases is not good at it.
+                // A library that breaks leases does not count as fast.
                 let breaks = |lib: &&String| measured.summary.breaks_leases(&self.workload, lib);
                 let theirs = measured.others.iter().filter(|lib| !breaks(lib));
                 let theirs = theirs.filter_map(|lib| of(lib));
@@ -287,7 +293,7 @@ impl Goal {
         Some(format!("{self} is {found:.3}, {side} {bound} ({promise})"))
     }
 
-    /// On which side of which bound that is, if it is not what it should be.
+    /// Returns the bound that a value violates, and the side.
     fn violation(&self, found: f64) -> Option<(&'static str, f64)> {
         let is_missed = |bound: f64, is_wrong: bool| (is_wrong || found.is_nan()).then_some(bound);
         let above = self.max.and_then(|max| is_missed(max, found > max)).map(|max| ("above", max));
@@ -410,11 +416,11 @@ mod tests {
             "pairs c=1, locks over theirs: f is 0.750, above 0.5, and no `missed` says why";
         assert_eq!(remarks, [expected]);
         let (nothing, remarks) = goals.noted(FILE, &Summary::of(&[]), &others());
-        assert_eq!(nothing, FILE, "what was not measured stays");
+        assert_eq!(nothing, FILE, "a figure that was not measured stays");
         assert!(remarks[0].contains("is not in this run: 9.000 is left"), "{remarks:?}");
     }
 
-    /// What switches a gate off has to be true.
+    /// An entry that disables a gate has to be true.
     #[test]
     fn the_goals_files_excuse_only_misses() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("goals");
@@ -423,7 +429,7 @@ mod tests {
         for file in files {
             let goals = Goals::read_any(&file).unwrap();
             let contradictions = goals.goal.iter().filter_map(|goal| {
-                goal.contradiction(goal.measured?).map(|what| format!("{}: {what}", file.display()))
+                goal.contradiction(goal.measured?).map(|why| format!("{}: {why}", file.display()))
             });
             wrong.extend(contradictions);
         }

@@ -1,4 +1,4 @@
-//! What was measured, and what becomes of it.
+//! Reports: recorded runs as pages, tables and goals.
 
 mod cli;
 mod goals;

@@ -1,4 +1,4 @@
-//! One page that needs nothing else: what was measured, in pictures, each beside its floor.
+//! One self-contained page: the measurements in pictures, each beside its floor.
 
 use std::fmt::Write as _;
 
@@ -77,7 +77,7 @@ fn others(others: &Value) -> String {
     if others.is_empty() { String::new() } else { format!(" {}.", escaped(&others.join(", "))) }
 }
 
-/// A title, a few words and a picture; nothing where there is no picture.
+/// Returns a title, a few words and a picture, or nothing if there is no picture.
 fn figure(title: &str, words: &str, picture: &str) -> String {
     match picture.is_empty() {
         true => String::new(),
@@ -85,7 +85,7 @@ fn figure(title: &str, words: &str, picture: &str) -> String {
     }
 }
 
-/// Each library with that figure in the workload, the floor first.
+/// Returns each library that has the figure in the workload, the floor first.
 fn entries(
     run: &Run,
     workload: &str,
@@ -120,7 +120,7 @@ fn with_64_waiters(run: &Run, kind: &str) -> Option<(String, &'static str)> {
     workloads.find(|(workload, _)| !run.libs(workload).is_empty())
 }
 
-/// `67 µs, 1.04 × floor`
+/// Formats `67 µs, 1.04 × floor`.
 fn time_note(run: &Run, workload: &str, lib: &str, value: f64) -> String {
     let ratio = run.summary.find(workload, lib, "p50 × floor");
     let ratio = ratio.map(|ratio| format!(", {} × floor", short(ratio.median)));
@@ -144,9 +144,9 @@ fn pairs(run: &Run) -> String {
     let mut page = times(
         run,
         "pairs c=1",
-        "One task takes a lock that nobody else wants and lets it go, again and again. How the times of one such pair \
-         are spread; the black line is the median, which paused at the right.",
-        "Acquire and release, nobody else there",
+        "One task acquires and releases an uncontended lock, again and again: the distribution of the times of such a \
+         pair. The black line is the median, which is printed at the right.",
+        "Uncontended acquire and release",
     );
     let count = |name: &str| {
         let floor = run.floor("pairs c=1", name);
@@ -295,7 +295,7 @@ fn takeovers(run: &Run) -> String {
     };
     let note = |lib: &str, spread: Spread| timed(lib, spread.median);
     let mut entries = entries(run, "killed", "late p50 ms", note);
-    // The same for all of them.
+    // The session is the same for all of them.
     let session =
         run.libs("killed").iter().find_map(|lib| run.summary.find("killed", lib, "session s"));
     let Some(session) = session.map(|session| session.median) else {
@@ -340,7 +340,7 @@ fn held(run: &Run) -> String {
     };
     let note = |_: &str, spread: Spread| format!("{}/s", with_unit(spread.median, Unit::Plain));
     let entries = entries(run, workload, "requests/s", note);
-    // n=10000 ttl=5s: each lock at each third of the lease, 64 together.
+    // n=10000 ttl=5s: each lock is renewed at each third of the lease, 64 together.
     let number = |key: &str| {
         let word = workload.split(' ').find_map(|word| word.strip_prefix(key))?;
         word.trim_end_matches('s').parse::<f64>().ok()
@@ -357,7 +357,7 @@ fn held(run: &Run) -> String {
     )
 }
 
-/// Everything, to look things up.
+/// Formats tables of all figures.
 fn tables(run: &Run) -> String {
     let mut page = "<details><summary>All figures: median (least–most)</summary>".to_owned();
     for (workload, lines) in &run.summary.workloads {
@@ -374,7 +374,7 @@ fn tables(run: &Run) -> String {
 }
 
 impl Role {
-    /// Its colour.
+    /// Returns its colour.
     fn class(self) -> &'static str {
         match self {
             Self::Floor => "floor",

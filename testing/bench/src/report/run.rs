@@ -1,4 +1,4 @@
-//! What a run has written, read again.
+//! Recorded runs.
 
 use std::path::Path;
 
@@ -8,29 +8,29 @@ use super::Summary;
 use super::summary::LibSummary;
 use crate::model::{Figures, Row, Shape};
 
-/// What has to be the same where figures of two runs stand in one table.
+/// The keys that have to be equal if figures of two runs share a table.
 const PLACE: [&str; 5] = ["cpu", "cpus", "machine", "profile", "server"];
 
-/// A run: its environment, and what it measured.
+/// A run: its environment, and its measurements.
 pub(super) struct Run {
     pub(super) environment: Value,
     pub(super) summary: Summary,
     rows: Vec<Row>,
 }
 
-/// Whose a library is.
+/// The relation of a library to this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     Floor,
     Ours,
-    /// Our requests without the rest of us.
+    /// Our requests without our library.
     Bare,
     Other,
     Tuned,
 }
 
 impl Run {
-    /// All runs in the files, in which each begins with its environment.
+    /// Reads all runs of a file, in which each begins with its environment.
     pub(super) fn read(path: &Path) -> Result<Vec<Self>, String> {
         let at = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| format!("{at}: {e}"))?;
@@ -56,8 +56,8 @@ impl Run {
         Self { environment, summary: Summary::of(&rows), rows }
     }
 
-    /// One run for each backend: what a later one has measured takes the place of what those before it had of the same
-    /// workloads. And a line for each figure that got lost on the way.
+    /// Merges the runs of each backend: the workloads of a later run replace those of earlier ones.
+    /// Also returns a line for each figure that is lost by it.
     pub(super) fn merged(runs: Vec<Self>) -> Result<(Vec<Self>, Vec<String>), String> {
         let mut merged: Vec<Self> = Vec::new();
         let mut lost = Vec::new();
@@ -70,7 +70,8 @@ impl Run {
         Ok((merged, lost))
     }
 
-    /// Whole workloads: a figure belongs to the floor and to the others that were measured beside it.
+    /// Replaces whole workloads, as a figure belongs to the floor and the libraries that were
+    /// measured beside it.
     fn replace_workloads(&mut self, later: Self) -> Result<Vec<String>, String> {
         for key in PLACE {
             let (one, other) = (&self.environment[key], &later.environment[key]);
@@ -100,7 +101,7 @@ impl Run {
         Ok(lost)
     }
 
-    /// What of a workload that was measured again was not measured again.
+    /// Lists the figures that the later run of a workload does not have.
     fn missing_from(&self, later: &Self) -> Vec<String> {
         let mut lost = Vec::new();
         let again =
@@ -125,7 +126,7 @@ impl Run {
         self.summary.workloads.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The kinds of workloads that are of a later run than the rest.
+    /// Returns the kinds of workloads that are from a later run than the rest.
     pub(super) fn again(&self) -> Vec<&str> {
         let titles = self.environment["again"].as_array().into_iter().flatten();
         let mut kinds: Vec<&str> =
@@ -134,15 +135,17 @@ impl Run {
         kinds
     }
 
-    /// The lines that it was read from.
+    /// Returns the lines from which it was read.
     pub(super) fn lines(&self) -> String {
         let environment = serde_json::json!({ "environment": self.environment });
         let rows = self.rows.iter().map(|row| format!("{}\n", row.to_json()));
         format!("{environment}\n{}", rows.collect::<String>())
     }
 
-    /// The same in fewer lines, without what pictures show: of all rounds the least, the median and the greatest, which
-    /// is what tables show. It can be read again.
+    /// Returns fewer lines, without the points of pictures.
+    ///
+    /// They have the least, the median and the greatest value of all rounds, as tables show them.
+    /// They can be read again.
     pub(super) fn compact(&self) -> String {
         let environment = json!({ "environment": self.environment });
         let mut text = format!("{environment}\n");
@@ -173,13 +176,13 @@ impl Run {
         self.environment["backend"].as_str().unwrap_or("unknown")
     }
 
-    /// What was run: `quorum:5` for `quorum-5`.
+    /// Returns the URL of the run: `quorum:5` for `quorum-5`.
     pub(super) fn url(&self) -> String {
         let (scheme, servers) = self.backend().split_once('-').unwrap_or((self.backend(), ""));
         format!("{scheme}:{servers}")
     }
 
-    /// The libraries of other projects.
+    /// Returns the libraries of other projects.
     pub(super) fn others(&self) -> Vec<String> {
         let others = self.environment["others"].as_object();
         others.into_iter().flatten().map(|(name, _)| name.clone()).collect()
@@ -199,14 +202,14 @@ impl Run {
         }
     }
 
-    /// Who took part, floors first and those of others last.
+    /// Returns the libraries, floors first and those of other projects last.
     pub(super) fn libs(&self, workload: &str) -> Vec<String> {
         let lines = self.summary.workloads.iter().find(|(name, _)| name == workload);
         let lines = lines.map(|(_, lines)| lines.as_slice()).unwrap_or_default();
         let mut libs: Vec<String> = lines.iter().map(|line| line.lib.clone()).collect();
-        // A tuned one behind the same as it comes.
+        // A tuned one follows the same library with its defaults.
         libs.sort_by_key(|lib| match self.role(lib) {
-            // In the order in which they were measured: the first one is what the others are divided by.
+            // In the order of measurement: the others are divided by the first one.
             Role::Floor => (0, String::new()),
             Role::Ours => (1, lib.clone()),
             Role::Bare => (2, String::new()),
@@ -215,14 +218,14 @@ impl Run {
         libs
     }
 
-    /// The figure of the floor.
+    /// Finds the figure of the floor.
     pub(super) fn floor(&self, workload: &str, figure: &str) -> Option<super::summary::Spread> {
         let libs = self.libs(workload);
         let floor = libs.iter().find(|lib| self.role(lib) == Role::Floor)?;
         self.summary.find(workload, floor, figure)
     }
 
-    /// What pictures show, of all rounds together.
+    /// Returns the points of pictures, of all rounds together.
     pub(super) fn shape(&self, workload: &str, lib: &str) -> Shape {
         let rows = self.rows.iter().filter(|row| row.workload == workload && row.lib == lib);
         let mut points: Shape = rows.flat_map(|row| row.shape.iter().copied()).collect();
@@ -239,7 +242,7 @@ impl Run {
     }
 }
 
-/// What is in the second is in the first as well, then; lists keep their order.
+/// Adds everything in `new` to `known`; lists keep their order.
 fn add_all(known: &mut Value, new: &mut Value) {
     match (known, new) {
         (Value::Object(known), Value::Object(new)) => known.append(new),
@@ -252,7 +255,7 @@ fn add_all(known: &mut Value, new: &mut Value) {
     }
 }
 
-/// No measurement has more.
+/// Rounds to six digits, more than any measurement has.
 fn six_digits(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }

@@ -1,4 +1,4 @@
-//! All rounds of a library put together: the median, and how far the rounds lie apart.
+//! All rounds of a library together: the median and the range.
 
 use crate::model::{Figure, Row};
 
@@ -41,19 +41,20 @@ impl Summary {
         line.figures.iter().find(|(known, _)| known.name == figure).map(|(_, spread)| *spread)
     }
 
-    /// It had locks before the leases of those who held them had ended: how late it was says nothing good of it.
+    /// Returns whether the library took locks over before their leases had ended. How late it was
+    /// is then no merit.
     pub(super) fn breaks_leases(&self, workload: &str, lib: &str) -> bool {
         self.too_early(workload, lib).is_some()
     }
 
-    /// How many of its takeovers were too early, if any were.
+    /// Returns the number of its takeovers that were too early, if any were.
     pub(super) fn too_early(&self, workload: &str, lib: &str) -> Option<f64> {
         let early = self.find(workload, lib, "takeovers too early")?.median;
         (early > 0.0).then_some(early)
     }
 }
 
-/// The element that is meant, put at the end if there is none.
+/// Returns the matching element, or appends a new one.
 fn entry<T>(list: &mut Vec<T>, is_meant: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
     let at = list.iter().position(is_meant).unwrap_or_else(|| {
         list.push(make());

@@ -1,4 +1,4 @@
-//! What all workloads share: the place, the libraries, the rows so far.
+//! The state of a run that all workloads share: the target, the libraries, the rows so far.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -18,7 +18,7 @@ use super::settings::Settings;
 use crate::model::{Figures, Row, Shape};
 use crate::worker::WITH_HANDOVERS;
 
-/// How long a measurement may take before a worker is given up.
+/// The limit for one measurement, after which a worker has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 pub(crate) struct Bench<'a> {
@@ -26,23 +26,23 @@ pub(crate) struct Bench<'a> {
     pub(crate) backend: &'static Backend,
     pub(crate) target: Target,
     pub(crate) pins: Option<Pins>,
-    /// What is measured, beside its floors.
+    /// The libraries to measure, without their floors.
     pub(crate) libs: Vec<Lib>,
-    /// Other projects' libraries, with their versions or what is missing.
+    /// Libraries of other projects, with their versions or how to install them.
     pub(crate) others: Vec<Found>,
     pub(crate) seed: u64,
     pub(crate) random: fastrand::Rng,
     pub(crate) rows: Vec<Row>,
-    /// Whose times were not taken, and why.
+    /// The measurements without times, with the reasons.
     pub(crate) refused: Vec<String>,
-    /// Who cannot do what was to be measured, and why.
+    /// The measurements that a library does not support, with the reasons.
     pub(crate) left_out: Vec<String>,
     pub(crate) progress: Progress,
     names: u64,
     started: u64,
 }
 
-/// Which processors run what.
+/// The processors of servers and of workers.
 pub(crate) struct Pins {
     pub(crate) server: Vec<usize>,
     pub(crate) workers: Vec<usize>,
@@ -85,23 +85,25 @@ impl<'a> Bench<'a> {
             started: now(),
         };
         if let Some(pins) = &bench.pins {
-            // Ours too, and the relay's with it: a round trip between two processors takes several times
-            // as long as one on the same.
+            // This process, too, and the relay with it. A round trip between two processors takes
+            // several times as long as one on the same.
             cpu::pin(std::process::id(), &pins.workers);
             bench.server_pids().iter().for_each(|&pid| cpu::pin(pid, &pins.server));
         }
         Ok(bench)
     }
 
-    /// Locks of other projects that are not there, with what installs them.
+    /// Lists locks of other projects that are missing, with the commands that install them.
     pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
         let missing =
             self.others.iter().filter_map(|(name, found)| Some((name, found.as_ref().err()?)));
         missing.map(|(name, command)| format!("{name}, which is not installed: {command}"))
     }
 
-    /// What came of a measurement of one library; nothing, and a note, if it cannot do what was asked of it, or if
-    /// it is that of another project and failed, or broke a promise: that is to cost no more than its own row.
+    /// Returns the result of measuring one library.
+    ///
+    /// Returns `None` and adds a note if the library does not support the measurement. So does a
+    /// failure or a broken promise of another project's library: it costs only its own row.
     pub(crate) fn unless_unsupported<T>(
         &mut self,
         workload: &str,
@@ -110,9 +112,9 @@ impl<'a> Bench<'a> {
     ) -> Result<Option<T>> {
         match outcome {
             Err(RunError::Unsupported(why)) => {
-                let what = format!("{workload}, {}: {why}", lib.name);
-                if !self.left_out.contains(&what) {
-                    self.left_out.push(what);
+                let note = format!("{workload}, {}: {why}", lib.name);
+                if !self.left_out.contains(&note) {
+                    self.left_out.push(note);
                 }
                 Ok(None)
             }
@@ -145,23 +147,25 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Returns the libraries that differ where no claim waits.
+    /// Returns the libraries that differ without contention.
     pub(crate) fn untuned_libs(&self) -> Vec<Lib> {
         self.libs.iter().filter(|lib| !lib.is_tuned()).cloned().collect()
     }
 
-    /// How long the run has taken so far, in nanoseconds.
+    /// Returns the duration of the run so far, in nanoseconds.
     pub(crate) fn elapsed(&self) -> u64 {
         now() - self.started
     }
 
-    /// How long after the beginning of a run slices are still taken anew: it is to end within two minutes, and
-    /// within ten with the locks of other projects.
+    /// Returns the time after the start of a run, in nanoseconds, at which slices are no longer
+    /// repeated.
+    ///
+    /// A run is meant to end within two minutes, and within ten with the locks of other projects.
     pub(crate) fn retry_limit(&self) -> u64 {
         if self.settings.others { 5 * 60 * SECOND } else { 60 * SECOND }
     }
 
-    /// Those of which so many waiters can be measured.
+    /// Returns the libraries that can be measured with so many waiters.
     pub(crate) fn libs_for(&self, waiters: usize) -> Vec<Lib> {
         self.libs.iter().filter(|lib| waiters <= lib.max_waiters()).cloned().collect()
     }
@@ -174,13 +178,13 @@ impl<'a> Bench<'a> {
         self.server().map(Server::pids).unwrap_or_default()
     }
 
-    /// How long the servers have been running, in nanoseconds, if they are ours.
+    /// Returns the CPU time of the servers in nanoseconds, if this run has started them.
     pub(crate) fn server_cpu(&self) -> Option<u64> {
         let pids = self.server_pids();
         (!pids.is_empty()).then(|| pids.into_iter().map(cpu::of_process).sum())
     }
 
-    /// A worker for `lib`, at the place itself.
+    /// Starts a worker for `lib` at the target itself.
     pub(crate) fn peer(&self, lib: &Lib) -> Result<Peer> {
         let mut peer = self.peer_at(lib, &self.target.url)?;
         self.warm_up(lib, std::slice::from_mut(&mut peer))?;
@@ -198,7 +202,7 @@ impl<'a> Bench<'a> {
         Ok(peers)
     }
 
-    /// Has those that are slow at first work for a second, all at once, where times are taken.
+    /// Lets workers that are slow at first work for a second, all at once, if times are measured.
     fn warm_up(&self, lib: &Lib, peers: &mut [Peer]) -> Result<()> {
         const MS: u64 = 1_000;
 
@@ -215,8 +219,8 @@ impl<'a> Bench<'a> {
         Lib::own(name, self.settings.threads)
     }
 
-    /// Measures our own locks as they are handed over inside a process, too: a library of its own, where that
-    /// makes a difference.
+    /// Measures our own locks also with hand-overs inside a process. They are a library of their
+    /// own, where they make a difference.
     pub(crate) fn with_handovers(
         &mut self,
         measure: impl FnOnce(&mut Self) -> Result<()>,
@@ -227,21 +231,21 @@ impl<'a> Bench<'a> {
         measured
     }
 
-    /// A name that no other measurement uses: what one leaves behind must not meet the next one.
+    /// Returns a name that no other measurement uses: the residue of one must not affect the next.
     pub(crate) fn fresh_name(&mut self) -> String {
         self.names += 1;
         format!("bench-{}-{}", std::process::id(), self.names)
     }
 
-    /// The median of some round trips, each after such a pause, in nanoseconds.
+    /// Returns the median of some round trips, each after such a pause, in nanoseconds.
     pub(crate) fn round_trip(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<f64> {
         let server = self.server().ok_or_else(|| RunError::Failed("there is no server".into()))?;
         let trips = server.round_trips(addr, times, pause)?;
         Ok(median(trips.into_iter().map(|nanos| nanos as f64)))
     }
 
-    /// All claims of the lock `name`, from those who held it. There are as many as were asked for, and
-    /// they do not break a promise.
+    /// Collects all claims of the lock `name` from its holders. Fails if their number is not
+    /// `expected`, or if they break a promise.
     pub(crate) fn collect(
         &self,
         peers: &mut [Peer],
@@ -269,7 +273,7 @@ impl<'a> Bench<'a> {
         self.draw(workload, lib, round, figures, Shape::new());
     }
 
-    /// With what a picture shows of it.
+    /// Adds a row with the points of its picture.
     pub(crate) fn draw(
         &mut self,
         workload: &str,
@@ -282,7 +286,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Locks of other projects, if they are asked for: those that are there, and which were looked for.
+/// Finds locks of other projects, if requested. Returns those that are installed, and all that were
+/// looked up.
 fn others(settings: &Settings, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found>)> {
     if !settings.others {
         return Ok((Vec::new(), Vec::new()));
@@ -304,7 +309,7 @@ fn others(settings: &Settings, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found
     Ok((there, found))
 }
 
-/// Gives all the same command, one after the other: the order in which they do it is known.
+/// Sends the same command to all workers, one after the other, so that their order is known.
 pub(crate) fn ask_each(peers: &mut [Peer], command: &str) -> Result<()> {
     peers.iter_mut().try_for_each(|peer| peer.ask(command, SOON).map(drop))
 }
@@ -313,7 +318,8 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The smallest value that at least this share of all is not above; not a number if there is none.
+/// Returns the smallest value that at least this share of all does not exceed, or NaN if there is
+/// none.
 pub(crate) fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -321,31 +327,31 @@ pub(crate) fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     values.get(at.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// What is being done: one line that changes on a terminal; in a pipe a line for each thing that is new. On
-/// stderr, so that the table can be kept apart.
+/// The progress of a run, on stderr, so that the table can be stored separately. On a terminal it
+/// is one changing line. In a pipe it is a line for each new subject.
 pub(crate) struct Progress {
     on_terminal: bool,
-    said: RefCell<String>,
+    shown: RefCell<String>,
 }
 
 impl Progress {
     fn new() -> Self {
-        Self { on_terminal: io::stderr().is_terminal(), said: RefCell::default() }
+        Self { on_terminal: io::stderr().is_terminal(), shown: RefCell::default() }
     }
 
-    /// What is measured; and what of it just now, which in a pipe is left out.
-    pub(crate) fn show(&self, what: &str, just_now: &str) {
+    /// Shows a subject and a detail, which is left out in a pipe.
+    pub(crate) fn show(&self, subject: &str, detail: &str) {
         if self.on_terminal {
-            write(&format!("\r\x1b[K{what}, {just_now}"));
-        } else if self.said.replace(what.to_owned()) != what {
-            write(&format!("{what}\n"));
+            write(&format!("\r\x1b[K{subject}, {detail}"));
+        } else if self.shown.replace(subject.to_owned()) != subject {
+            write(&format!("{subject}\n"));
         }
     }
 
-    /// Something to be kept.
-    pub(crate) fn note(&self, what: &str) {
+    /// Prints a permanent line.
+    pub(crate) fn note(&self, line: &str) {
         self.clear();
-        write(&format!("{what}\n"));
+        write(&format!("{line}\n"));
     }
 
     pub(crate) fn clear(&self) {
@@ -357,6 +363,6 @@ impl Progress {
 
 fn write(text: &str) {
     let mut out = io::stderr();
-    // Whoever does not listen misses nothing that matters.
+    // A reader that has gone misses nothing important.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

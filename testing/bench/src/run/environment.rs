@@ -1,4 +1,4 @@
-//! Where figures come from: one line of JSON.
+//! The origin of figures: one line of JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ pub(crate) fn json(bench: &Bench<'_>) -> Result<Value> {
     }))
 }
 
-/// What else is measured that is neither ours nor a floor.
+/// Returns the other libraries that are neither ours nor a floor.
 fn peers<'a>(bench: &'a Bench<'_>) -> Vec<&'a str> {
     let by_hand = bench.settings.peer.iter().map(|peer| &*peer.name);
     by_hand.chain(bench.backend.beside.iter().copied()).collect()
@@ -60,7 +60,7 @@ fn others(found: &[Found]) -> BTreeMap<&str, String> {
         .collect()
 }
 
-/// The compiler that is here now, most likely the one that was used.
+/// Returns the version of the installed compiler, most likely the one that was used.
 fn rustc() -> Option<String> {
     let output = Command::new("rustc").arg("--version").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -72,7 +72,7 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Runnable processes, averaged over a minute.
+/// Returns the number of runnable processes, averaged over a minute.
 fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }

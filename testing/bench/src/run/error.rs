@@ -7,11 +7,11 @@ pub(crate) type Result<T, E = RunError> = std::result::Result<T, E>;
 /// Why a run ended before its end.
 #[derive(Debug)]
 pub(crate) enum RunError {
-    /// A promise was broken while it was measured: the figures say nothing.
+    /// A promise was broken during the measurement: the figures are meaningless.
     Void(String),
-    /// A library does not have what was asked of it.
+    /// A library does not support the request.
     Unsupported(String),
-    /// Something else.
+    /// Any other error.
     Failed(String),
 }
 

@@ -32,10 +32,10 @@ use workloads::WORKLOADS;
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// `memory:`, `file:`, `redis:`, `zookeeper:`, `memcache:`, `quorum:3`, `quorum:5` for something of its own;
-    /// `redis://host:port` for one that runs
+    /// `memory:`, `file:`, `redis:`, `zookeeper:`, `memcache:`, `quorum:3`, `quorum:5` for a new
+    /// target; `redis://host:port` for a running one
     backend: String,
-    /// What to measure [default: everything that the backend can do]
+    /// The workloads [default: all that the backend supports]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(WORKLOADS.iter().map(|w| w.name)))]
     workloads: Vec<String>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ fn run(args: &RunArgs) -> Result<u8> {
     let mut asked = WORKLOADS.iter().filter(|workload| is_selected(args, workload.name));
     let measured = asked.try_for_each(|workload| (workload.run)(&mut bench));
     bench.progress.clear();
-    // Also what was measured before something failed.
+    // Also the measurements before a failure.
     if let Some(json) = json {
         write_lines(json, &environment, &bench.rows)
             .map_err(RunError::context("cannot write the JSON lines"))?;
@@ -98,14 +98,14 @@ fn write_lines(file: File, environment: &Value, rows: &[Row]) -> io::Result<()> 
     file.flush()
 }
 
-/// What is missing, and the exit status.
+/// Returns the misses and the exit status.
 fn verdict(args: &RunArgs, bench: &Bench<'_>, goals: Option<&Goals>) -> (String, u8) {
     let mut text = String::from("\n");
-    bench.missing().for_each(|what| text += &format!("not measured: {what}\n"));
-    bench.left_out.iter().for_each(|what| text += &format!("left out: {what}\n"));
-    bench.refused.iter().for_each(|what| text += &format!("no times for {what}\n"));
+    bench.missing().for_each(|lib| text += &format!("not measured: {lib}\n"));
+    bench.left_out.iter().for_each(|why| text += &format!("left out: {why}\n"));
+    bench.refused.iter().for_each(|why| text += &format!("no times for {why}\n"));
     if !bench.refused.is_empty() {
-        text += "What is counted paused all the same. For the times, run it again when nothing else is running.\n";
+        text += "Counts are valid all the same. For the times, run it again on an idle machine.\n";
     }
     let mut missed = Vec::new();
     if let Some(goals) = goals {

@@ -1,36 +1,36 @@
-//! What people use instead: locks of other projects, measured when they are asked for, as far as they are there.
+//! Locks of other projects, which are measured on request if they are installed.
 //!
-//! Another one is a row here, and a worker in `peers/`.
+//! A new one is a row here, and a worker in `peers/`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::peer::{Lib, Wakeup};
 
-/// A lock of another project, as its users get it, or tuned as its own documents say.
+/// A lock of another project, with its defaults or tuned as its own documents say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OtherLib {
     /// Its column.
     name: &'static str,
     worker: Worker,
-    /// Words for its worker.
+    /// Arguments of its worker.
     options: &'static [&'static str],
     wakeup: Wakeup,
     tuning: Tuning,
 }
 
-/// What is known of the pause between two looks of those who wait.
+/// Whether the interval between two polls of a waiter is tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tuning {
-    /// This is the same library as the row before, with another pause: it differs only where somebody waits.
+    /// The same library as the row before, with another interval: it differs only under contention.
     Tuned,
-    /// The row behind this one has another pause.
+    /// The next row has another interval.
     Follows,
-    /// It has no other row, and this is why.
+    /// It has no other row, for this reason.
     None(&'static str),
 }
 
-/// What runs it. Notified no URL, each but the first says which version of the library there is.
+/// The program that runs it. Without a URL, each but the first prints the version of the library.
 #[derive(Clone, Copy, Debug)]
 enum Worker {
     /// This program.
@@ -47,7 +47,7 @@ enum Worker {
     Rust(&'static str),
 }
 
-/// As it comes, where nothing can be tuned: because it …
+/// Builds a row with the defaults for a library without tuning. `why` completes "it …".
 const fn untunable(
     name: &'static str,
     worker: Worker,
@@ -57,12 +57,12 @@ const fn untunable(
     OtherLib { name, worker, options: &[], wakeup, tuning: Tuning::None(why) }
 }
 
-/// Whose waiters are told.
+/// Builds a row for a library that notifies its waiters.
 const fn notified(name: &'static str, worker: Worker) -> OtherLib {
-    untunable(name, worker, Notified, "is told")
+    untunable(name, worker, Notified, "notifies its waiters")
 }
 
-/// Of the same library: as it comes, and with the pause between two looks as short as its documents say one may.
+/// Builds a row with the defaults; the next row has the shortest interval that the documents allow.
 const fn row(name: &'static str, worker: Worker) -> OtherLib {
     OtherLib { name, worker, options: &[], wakeup: Polls, tuning: Tuning::Follows }
 }
@@ -78,7 +78,7 @@ pub(crate) const ON_FILES: &[OtherLib] = &[untunable(
     "distributed-lock",
     Rust("distributed-lock-file"),
     Polls,
-    "looks after 10 ms, then after twice as long each time up to a second, and has no option for it",
+    "polls after 10 ms, then after twice as long each time up to a second, and has no option for it",
 )];
 
 pub(crate) const ON_REDIS: &[OtherLib] = &[
@@ -90,12 +90,7 @@ pub(crate) const ON_REDIS: &[OtherLib] = &[
     notified("python-redis-lock", Python("python_redis_lock.py")),
     row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
-    untunable(
-        "redis-semaphore",
-        Node("redis_semaphore.js"),
-        Polls,
-        "looks every 10 ms as it comes",
-    ),
+    untunable("redis-semaphore", Node("redis_semaphore.js"), Polls, "polls every 10 ms by default"),
     row("node-redlock", Node("redlock.js")),
     tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
 ];
@@ -115,7 +110,7 @@ pub(crate) const ON_MEMCACHED: &[OtherLib] = &[
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
 ];
 
-/// What was looked for: its name, and which version there is, or how it is installed.
+/// The name of a library, and its version or how to install it.
 pub(crate) type Found = (&'static str, Result<String, String>);
 
 impl OtherLib {
@@ -123,7 +118,7 @@ impl OtherLib {
         self.name
     }
 
-    /// Why it was measured only as it comes: it …
+    /// Returns why it was measured only with its defaults: it …
     pub(crate) fn untuned(self) -> Option<&'static str> {
         match self.tuning {
             Tuning::None(why) => Some(why),
@@ -131,7 +126,7 @@ impl OtherLib {
         }
     }
 
-    /// How it is run, if it is there.
+    /// Finds the library, if it is installed.
     pub(crate) fn find(self, threads: usize) -> (Option<Lib>, Found) {
         let tuned = self.tuning == Tuning::Tuned;
         if matches!(self.worker, Own) {
@@ -180,12 +175,13 @@ impl Worker {
         words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// What it runs is compiled while it runs, so that its first second is slower than those that follow.
+    /// Returns whether it is compiled while it runs, so that its first second is slower than later
+    /// ones.
     fn is_compiled_lazily(self) -> bool {
         matches!(self, Self::BeanShell(_) | Self::Node(_))
     }
 
-    /// What has to be known of its figures.
+    /// Returns a note on its figures.
     fn note(self) -> &'static str {
         match self {
             Self::BeanShell(_) => {
@@ -214,7 +210,8 @@ const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
     /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
     /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
 
-/// Where `peers/setup` puts things: `peers` in the target directory, which this program is in, too.
+/// Returns the directory of `peers/setup`: `peers` in the target directory, which holds this
+/// program, too.
 fn installed() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let mut above = program.ancestors();
@@ -251,7 +248,7 @@ mod tests {
         assert_eq!(version.unwrap_err(), "testing/bench/peers/setup python");
     }
 
-    /// Who polls has a second row, or a reason why not.
+    /// A library that polls has a second row, or a reason against it.
     #[test]
     fn polling_libraries_have_a_tuned_row_or_a_reason() {
         for table in [ON_FILES, ON_REDIS, ON_QUORUMS, ON_ZOOKEEPER, ON_MEMCACHED] {

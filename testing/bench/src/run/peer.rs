@@ -11,61 +11,61 @@ use serde_json::Value;
 use super::cpu;
 use super::error::{Result, RunError};
 
-/// How long a worker may take to come up, and to do what is no work.
+/// The limit for the start of a worker, and for commands that do no work.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// What to run for a library.
+/// A library, and the command that runs its worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Lib {
     pub(crate) name: String,
-    /// Program and arguments; the URL goes behind them.
+    /// Program and arguments, followed by the URL.
     command: Vec<String>,
     threads: usize,
     origin: Origin,
-    /// It is slow at first, and is to be measured only after a while.
+    /// It is slow at first, and is measured only after a while.
     warms_up: bool,
 }
 
-/// Whose a library is.
+/// The owner of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// Ours, a floor, or one that was given by hand.
+    /// Ours, a floor, or one that was given as an option.
     Own,
-    /// That of another project.
+    /// Another project.
     Other { wakeup: Wakeup, tuned: bool },
 }
 
-/// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
-/// for those who are told.
+/// How its waiters learn that the lock is free. Polls cost time and requests, so only libraries
+/// with notifications are measured with the largest crowds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakeup {
-    /// They look from time to time.
+    /// They poll.
     Polls,
-    /// Somebody tells them.
+    /// They are notified.
     Notified,
 }
 
-/// So many rounds are enough for a library of another project, most of which take long.
+/// The rounds of a library of another project: most of them take long.
 const ROUNDS_OF_OTHERS: usize = 3;
 
 impl Lib {
-    /// A library that workers of this program know.
+    /// Creates a library that workers of this program know.
     pub(crate) fn own(name: &str, threads: usize) -> Self {
         let (name, command) = (name.to_owned(), Vec::new());
         Self { name, command, threads, origin: Origin::Own, warms_up: false }
     }
 
-    /// A program that comes with us.
+    /// Creates a library with a worker program of this repository.
     pub(crate) fn script(name: &str, command: Vec<String>) -> Self {
         Self { command, ..Self::own(name, 0) }
     }
 
-    /// The same, known to be of another project.
+    /// Marks the library as that of another project.
     pub(crate) fn wakeup(self, wakeup: Wakeup, tuned: bool) -> Self {
         Self { origin: Origin::Other { wakeup, tuned }, ..self }
     }
 
-    /// The same, known to be slow at first.
+    /// Marks the library as slow at first.
     pub(crate) fn warmed_up(self) -> Self {
         Self { warms_up: true, ..self }
     }
@@ -78,18 +78,18 @@ impl Lib {
         matches!(self.origin, Origin::Other { .. })
     }
 
-    /// Only how it waits is tuned.
+    /// Returns whether only its waiting is tuned.
     pub(crate) fn is_tuned(&self) -> bool {
         matches!(self.origin, Origin::Other { tuned: true, .. })
     }
 
-    /// Its waiters look from time to time, and nobody tells them.
+    /// Returns whether its waiters poll.
     pub(crate) fn polls(&self) -> bool {
         matches!(self.origin, Origin::Other { wakeup: Wakeup::Polls, .. })
     }
 
-    /// How many of another project's waiters still make sense: threads, most of them, and each that polls sends
-    /// requests all the time.
+    /// Returns the limit for the waiters of a library of another project. Most of them are threads,
+    /// and polls send requests all the time.
     pub(crate) fn max_waiters(&self) -> usize {
         match self.origin {
             Origin::Own => usize::MAX,
@@ -98,7 +98,7 @@ impl Lib {
         }
     }
 
-    /// In how many rounds it is measured where ours is in so many.
+    /// Returns the number of rounds in which it is measured, where ours has `rounds`.
     pub(crate) fn rounds(&self, rounds: usize) -> usize {
         match self.origin {
             Origin::Own => rounds,
@@ -106,7 +106,7 @@ impl Lib {
         }
     }
 
-    /// `NAME=COMMAND`, where the command is split at spaces.
+    /// Parses `NAME=COMMAND`, where the command is split at spaces.
     pub(crate) fn foreign(text: &str) -> Result<Self, String> {
         let (name, command) = text.split_once('=').ok_or("write NAME=COMMAND")?;
         let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
@@ -142,7 +142,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts a worker and waits until it is ready.
     pub(crate) fn start(lib: &Lib, url: &str, cpus: Option<&[usize]>) -> Result<Self> {
-        let failed = |what: String| RunError::Failed(format!("the worker {}: {what}", lib.name));
+        let failed = |why: String| RunError::Failed(format!("the worker {}: {why}", lib.name));
         let mut child = lib
             .command(url)
             .and_then(|mut command| command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn())
@@ -172,13 +172,13 @@ impl Peer {
         self.child.id()
     }
 
-    /// Gives a command and waits for the answer.
+    /// Sends a command and waits for the answer.
     pub(crate) fn ask(&mut self, command: &str, bound: Duration) -> Result<Value> {
         self.send(command)?;
         self.receive(bound)
     }
 
-    /// Gives a command. Its answer is to be fetched before the next one is given.
+    /// Sends a command. Its answer has to be received before the next command.
     pub(crate) fn send(&mut self, command: &str) -> Result<()> {
         writeln!(self.stdin, "{command}").map_err(|e| self.failed(format!("is gone: {e}")))
     }
@@ -189,7 +189,7 @@ impl Peer {
             RecvTimeoutError::Disconnected => self.failed("has ended"),
         })?;
         let answer: Value = serde_json::from_str(&line)
-            .map_err(|e| self.failed(format!("answers what is no JSON: {e}: {line}")))?;
+            .map_err(|e| self.failed(format!("answers without JSON: {e}: {line}")))?;
         match (answer["error"].as_str(), answer["cannot"].as_str()) {
             (None, None) => Ok(answer),
             (Some(error), _) => Err(self.failed(error)),
@@ -199,13 +199,13 @@ impl Peer {
 
     /// Kills it with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) {
-        // It fails only on a process that has been waited for.
+        // It fails only for a process that was already reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    fn failed(&self, what: impl Display) -> RunError {
-        RunError::Failed(format!("the worker {}: {what}", self.name))
+    fn failed(&self, why: impl Display) -> RunError {
+        RunError::Failed(format!("the worker {}: {why}", self.name))
     }
 }
 

@@ -1,5 +1,6 @@
-//! Times, taken so that they can be believed: each library right between two measurements of its floor,
-//! in an order that is drawn anew for each round, and thrown away if the machine was not ours.
+//! Reliable times: each library is measured between two measurements of its floor.
+//!
+//! The order is random in each round, and a slice is discarded if other processes used the machine.
 
 use super::bench::Bench;
 use super::cpu::{self, ForeignLoad};
@@ -7,26 +8,26 @@ use super::error::Result;
 use super::peer::Lib;
 use crate::model::{Figure, Figures, Shape};
 
-/// How much a floor may move from one side of a slice to the other.
+/// The greatest ratio of a floor's figures before and after a slice.
 const STEADY: f64 = 1.25;
 
-/// After so many slices without a good one, no further one is tried.
+/// The number of slices without a good one after which no more are tried.
 const HOPELESS: usize = 3;
 
-/// What is measured.
+/// A series of measurements.
 pub(crate) struct Plan<'p> {
     pub(crate) workload: &'p str,
-    /// Each of them.
+    /// The libraries.
     pub(crate) libs: Vec<Lib>,
-    /// What the floor's row is called.
+    /// The name of the floor's row.
     pub(crate) floor_name: &'p str,
-    /// Figures that are also given as a ratio to the floor, and the ratio's name. The first one has to
-    /// stand still.
+    /// Figures that also become ratios to the floor, and the names of the ratios. The first one has
+    /// to be steady.
     pub(crate) ratios: &'p [(Figure, Figure)],
     pub(crate) rounds: usize,
 }
 
-/// How far a library has come.
+/// The progress of a library.
 struct Tally {
     lib: Lib,
     wanted: usize,
@@ -39,20 +40,20 @@ impl Tally {
         self.good < self.wanted
     }
 
-    /// It was measured too rarely.
+    /// Returns whether too few of its slices were good.
     fn is_refused(&self) -> bool {
         2 * self.good <= self.wanted
     }
 }
 
-/// What a measurement yields, and how long the processes were running that it started and ended.
+/// The result of a measurement, and the CPU time of the processes that it started and ended.
 pub(crate) struct Measurement {
     pub(crate) figures: Figures,
     pub(crate) shape: Shape,
     pub(crate) cpu: u64,
 }
 
-/// Measures every library so many times.
+/// Measures every library in so many rounds.
 pub(crate) fn run<'a>(
     bench: &mut Bench<'a>,
     plan: &Plan<'_>,
@@ -66,7 +67,7 @@ pub(crate) fn run<'a>(
         thrown_away: 0,
     };
     let mut tallies: Vec<Tally> = plan.libs.iter().map(tally).collect();
-    // Half of the slices may be lost to foreign; beyond that the machine is not fit for times.
+    // Half of the slices may be lost to other load. With more, the machine is not fit for times.
     for attempt in 0..2 * plan.rounds {
         let in_vain = attempt >= HOPELESS && tallies.iter().all(|tally| tally.good == 0);
         let too_late = attempt >= plan.rounds && bench.elapsed() > bench.retry_limit();
@@ -109,8 +110,9 @@ pub(crate) fn run<'a>(
     Ok(())
 }
 
-/// One library between two measurements of its floor: those of the floor before it, and its own, with the ratios;
-/// or why they are worth nothing.
+/// Measures one library between two measurements of its floor.
+///
+/// Returns those of the floor before it, and its own with the ratios, or why they are unusable.
 fn slice<'a>(
     bench: &mut Bench<'a>,
     plan: &Plan<'_>,
@@ -138,10 +140,10 @@ fn slice<'a>(
     Ok(Ok((before, measured)))
 }
 
-/// Takes back what was measured too rarely.
+/// Removes the rows of libraries that were measured too rarely.
 fn refuse(bench: &mut Bench<'_>, plan: &Plan<'_>, tallies: &[Tally]) {
     if tallies.iter().all(Tally::is_refused) {
-        // A floor alone says nothing.
+        // A floor alone is meaningless.
         bench.rows.retain(|row| row.workload != plan.workload || row.round == 0);
     }
     for Tally { lib, good, thrown_away, .. } in tallies.iter().filter(|tally| tally.is_refused()) {
@@ -169,7 +171,7 @@ fn steady(plan: &Plan<'_>, before: &Figures, after: &Figures) -> Result<(), Stri
     }
 }
 
-/// What others do during a measurement.
+/// A check of the load of other processes during a measurement.
 pub(super) struct QuietCheck {
     foreign: ForeignLoad,
     server: u64,
@@ -182,7 +184,8 @@ impl QuietCheck {
         Self { foreign: ForeignLoad::start(), server, own }
     }
 
-    /// Nothing that matters, if our workers were running for so many nanoseconds.
+    /// Fails if other processes used too much, where our workers had so much CPU time in
+    /// nanoseconds.
     pub(super) fn check(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
         let (server, own) = running(bench);
         let ours = workers + server.saturating_sub(self.server) + own.saturating_sub(self.own);
@@ -194,7 +197,7 @@ impl QuietCheck {
     }
 }
 
-/// How long the server and this process have been running.
+/// Returns the CPU time of the server and of this process.
 fn running(bench: &Bench<'_>) -> (u64, u64) {
     let server = bench.server_cpu().unwrap_or(0);
     (server, cpu::of_process(std::process::id()))

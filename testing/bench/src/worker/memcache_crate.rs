@@ -1,5 +1,5 @@
-//! The crate `memcache` with its tokio client: only its own bare operations, `ms` in the mode that adds and
-//! `md` of the number that it tells. No token, no look at whose it is, nobody waits.
+//! The crate `memcache` with its tokio client, and only its basic operations: `ms` in mode `add`,
+//! and `md` with the CAS value. It has no token, no owner check and no waiters.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ impl Lib for MemcacheCrate {
     type Lock = String;
     type Held = (String, u64);
 
-    const CANNOT_WAIT: Option<&str> = Some("nobody waits in a bare `add`");
-    const CANNOT_KEEP: Option<&str> = Some("nobody renews it");
+    const CANNOT_WAIT: Option<&str> = Some("a bare `add` cannot wait");
+    const CANNOT_KEEP: Option<&str> = Some("it is not renewed");
 
     fn lock(&self, name: &str) -> Result<String, String> {
         Ok(name.to_owned())

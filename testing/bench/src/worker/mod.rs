@@ -1,4 +1,4 @@
-//! `lock-bench worker LIB URL`: one process that locks as it is told. `PROTOCOL.md` is what it speaks.
+//! `lock-bench worker LIB URL`: one process that executes the commands of `PROTOCOL.md`.
 
 mod bare_redis;
 pub(crate) mod floors;
@@ -14,10 +14,10 @@ use lock_bench_worker::{runtime, serve};
 use memcache_crate::MemcacheCrate;
 use zookeeper_crate::ZooKeeperCrate;
 
-/// Ours, where a lock passes on inside its process up to 16 times in a row.
+/// Our locks with up to 16 hand-overs in a row inside a process.
 pub(crate) const WITH_HANDOVERS: &str = "locks-16";
 
-/// What workers of this program can lock with.
+/// The libraries of this program's workers.
 pub(crate) const LIBS: &[&str] = &[
     "locks",
     WITH_HANDOVERS,
@@ -38,10 +38,10 @@ pub(crate) const LIBS: &[&str] = &[
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
-    /// What it locks with
+    /// The library
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(LIBS))]
     lib: String,
-    /// Where the locks are
+    /// The URL of the locks
     url: String,
     /// Worker threads of the runtime; 0: everything on one thread
     #[arg(long, default_value_t = 0)]

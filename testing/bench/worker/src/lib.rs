@@ -1,5 +1,5 @@
-//! The worker protocol of `lock-bench`, for any lock library of Rust: implement [`Lib`], and [`serve`] does what
-//! stdin says. `testing/bench/PROTOCOL.md` has the lines.
+//! The worker protocol of `lock-bench`, for any lock library of Rust: implement [`Lib`], and
+//! [`serve`] executes the commands of stdin. `testing/bench/PROTOCOL.md` describes them.
 
 pub mod clock;
 mod commands;
@@ -20,11 +20,11 @@ use session::{Failure, Session};
 /// The version of the protocol.
 const PROTOCOL: u32 = 1;
 
-/// A runtime for a worker.
+/// Creates a runtime for a worker.
 ///
 /// # Errors
 ///
-/// There is none to be had.
+/// The system has no resources for it.
 pub fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, String> {
     let mut builder = match threads {
         0 => tokio::runtime::Builder::new_current_thread(),
@@ -41,7 +41,7 @@ pub fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, String> {
 ///
 /// # Cancel safety
 ///
-/// Not cancel safe: a command that was begun is left unanswered. It is what a process does until it ends.
+/// Not cancel safe: a running command is left unanswered. A process does this until it ends.
 pub async fn serve<L: Lib>(lib: L) {
     let mut session = Session::new(lib);
     let mut lines = lines();
@@ -58,7 +58,8 @@ pub async fn serve<L: Lib>(lib: L) {
     }
 }
 
-/// The lines of stdin. Its end ends the process, whatever it is doing: nobody wants the answer.
+/// Reads the lines of stdin. Its end ends the process, even during a command: the answer has no
+/// reader.
 fn lines() -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What a worker has in hand between two commands.
+//! The state of a worker between two commands.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::commands::Command;
 use crate::library::Lib;
 use crate::pairs;
 
-/// How many of many locks are acquired or released at once.
+/// The number of locks that are acquired or released at once.
 const AT_ONCE: usize = 256;
 
 pub(crate) struct Session<L: Lib> {
@@ -35,12 +35,12 @@ struct Claim {
     token: Option<u64>,
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// This library cannot do such a thing at all.
+    /// The library does not support it.
     Cannot(&'static str),
-    /// It went wrong.
+    /// It failed.
     Failed(String),
 }
 
@@ -112,7 +112,8 @@ impl<L: Lib> Session<L> {
         Ok(json!({ "let_go": claim.releasing, "freed": claim.released }))
     }
 
-    /// Answers when each of the waiters has asked, whether or not it has the lock by then.
+    /// Starts the waiters, and answers when each of them has asked, even if none has the lock by
+    /// then.
     async fn queue(
         &mut self,
         name: &str,

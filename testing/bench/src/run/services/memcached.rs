@@ -1,4 +1,4 @@
-//! memcached: a server of our own, or one that is given.
+//! memcached: a new server, or a given one.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -8,18 +8,18 @@ use test_servers::{Memcached, MemcachedOptions, TextSession};
 use super::{Count, Server, Target, resolve, timed};
 use crate::run::error::{Result, RunError};
 
-/// What the server counts, one of them for each command on a key; `stats` and `version` are in none.
+/// The server's counters, one of them for each command on a key; none counts `stats` and `version`.
 const COUNTERS: &str = "cmd_get cmd_set cmd_touch delete_hits delete_misses incr_hits incr_misses \
     decr_hits decr_misses";
 
-/// How many keys are put there with one round trip.
+/// The number of keys that are added in one round trip.
 const FILLED_AT_ONCE: usize = 500;
 
-/// `memcache:` starts a server; `memcache://host:port` is one that runs already.
+/// Opens a target: `memcache:` starts a server, and `memcache://host:port` is a running one.
 pub(crate) fn memcached(url: &str) -> Result<Target> {
     let (own, addr) = match resolve(url, "memcache", 11211)? {
         None => {
-            // Room for the connections of a client that has one for each task.
+            // Enough connections for a client with one per task.
             let options = MemcachedOptions::new().arg("-c").arg("4096");
             let server = Memcached::try_start(options).map_err(failed)?;
             let addr = server.addr();

@@ -1,4 +1,4 @@
-//! A quorum of Redis servers of our own, each of which counts.
+//! A quorum of new Redis servers, each of which counts.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use super::redis::RedisServer;
 use super::{Count, Server, Target};
 use crate::run::error::{Result, RunError};
 
-/// `quorum:` starts three servers, `quorum:5` five.
+/// Starts the servers: `quorum:` three, `quorum:5` five.
 pub(crate) fn quorum(url: &str) -> Result<Target> {
     let members = match url.strip_prefix("quorum:") {
         Some("" | "3") => 3,
@@ -28,7 +28,7 @@ impl Server for QuorumServers {
         self.0.iter().flat_map(RedisServer::addrs).collect()
     }
 
-    /// They have just been started, and have forgotten nothing.
+    /// Returns a URL with `restarts=remember`: the servers are new, and have forgotten nothing.
     fn url_at(&self, addrs: &[SocketAddr]) -> String {
         let members = addrs.iter().map(|addr| format!("&member=redis://{addr}"));
         format!("quorum:?restarts=remember{}", members.collect::<String>())

@@ -1,4 +1,4 @@
-//! Redis: a server of our own, or one that is given.
+//! Redis: a new server, or a given one.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use test_servers::{Monitor, Redis, RedisOptions, Session};
 use super::{Count, Server, Target, resolve, timed};
 use crate::run::error::{Result, RunError};
 
-/// `redis:` starts a server; `redis://host:port` is one that runs already.
+/// Opens a target: `redis:` starts a server, and `redis://host:port` is a running one.
 pub(crate) fn redis(url: &str) -> Result<Target> {
     Ok(Target::of(match resolve(url, "redis", 6379)? {
         None => RedisServer::start()?,

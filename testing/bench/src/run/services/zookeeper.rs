@@ -1,4 +1,4 @@
-//! ZooKeeper: a server of our own, or one that is given.
+//! ZooKeeper: a new server, or a given one.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
@@ -12,15 +12,16 @@ use super::{Count, Server, Target, resolve, timed};
 use crate::run::error::{Result, RunError};
 use crate::worker::floors::{Dialect, ZooKeeper as Requests};
 
-/// The timeout that our sessions ask for, in seconds. Proofs come six times in it, and the server counts them with all
-/// other requests: it is so long that most measurements end before the second one.
+/// The timeout of our sessions, in seconds. A session has six heartbeat writes in it, and the
+/// server counts them with all other requests. So it is long: most measurements end before the
+/// second one.
 const SESSION: u64 = 24;
 
-/// The same where holders are killed, in seconds: two ticks of a server as it comes.
+/// The timeout where holders are killed, in seconds: two ticks of a server with defaults.
 pub(crate) const SHORT_SESSION: u64 = 4;
 
-/// `zookeeper:` starts a server; `zookeeper://host:port` is one that runs already, and has to answer the
-/// words `mntr` and `srvr`.
+/// Opens a target: `zookeeper:` starts a server, and `zookeeper://host:port` is a running one,
+/// which has to answer the commands `mntr` and `srvr`.
 pub(crate) fn zookeeper(url: &str) -> Result<Target> {
     let (own, addr) = match resolve(url, "zookeeper", 2181)? {
         None => {
@@ -70,12 +71,12 @@ impl Server for ZooKeeperServer {
         Ok(Box::new(PacketCount { addr: self.addr, before: packets(self.addr)? }))
     }
 
-    /// Writes: nodes that are made and deleted, one after the other.
+    /// Measures writes: nodes are created and deleted in turns.
     fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>> {
         write_times(addr, times, pause).map_err(failed)
     }
 
-    /// No node here expires by itself.
+    /// Does nothing, as no node expires by itself.
     fn fill(&self, _keys: usize) -> Result<()> {
         Ok(())
     }
@@ -115,7 +116,7 @@ fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
     Ok(reply)
 }
 
-/// What the server has counted: every packet of every session, and each word like this one.
+/// The packets that the server has counted, of every session, and each command such as `mntr`.
 struct PacketCount {
     addr: SocketAddr,
     before: u64,
@@ -123,7 +124,7 @@ struct PacketCount {
 
 impl Count for PacketCount {
     fn finish(self: Box<Self>) -> Result<u64> {
-        // The word that asks has been counted as well.
+        // The last command was counted, too.
         Ok((packets(self.addr)? - self.before).saturating_sub(1))
     }
 }

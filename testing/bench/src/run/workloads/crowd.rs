@@ -1,4 +1,4 @@
-//! A crowd waits, and everyone is served once: what that costs the server, and how fair it is.
+//! A crowd of waiters, each of which is served once: the cost for the server, and fairness.
 
 use lock_bench_worker::clock::{MILLI, wait};
 
@@ -13,7 +13,7 @@ const INVERSIONS: Figure = Figure::count("share served out of order");
 const ALL_SERVED: Figure = Figure::time("all served ms");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 
-/// The lines that show whether a waiter costs more where more of them wait.
+/// Figures that show whether a waiter costs more in a larger crowd.
 const GROWTH: [(usize, Figure); 4] = [
     (10, Figure::count("requests a waiter, w=10")),
     (100, Figure::count("requests a waiter, w=100")),
@@ -22,7 +22,7 @@ const GROWTH: [(usize, Figure); 4] = [
 ];
 const GREATEST_TO_LEAST: Figure = Figure::count("requests a waiter, greatest ÷ least");
 
-/// Of more, a picture shows only a cloud.
+/// With more waiters, a picture shows only a cloud.
 const DRAWN: usize = 64;
 
 const CROWDS: [(usize, usize); 5] = [(64, 1), (8, 8), (64, 8), (1000, 1), (1000, 8)];
@@ -31,13 +31,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     bench.with_handovers(crowds)
 }
 
-/// How those who wait come.
+/// The order in which waiters arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
-    /// All processes at once, so that they stand mixed. What that asks of the server is counted.
+    /// All processes at once, so that their waiters alternate. Requests are counted.
     AtOnce,
-    /// One process after the other, each when those before stand in line, so that it is known who came first; and
-    /// nobody counts, which would make the server slower.
+    /// One process after the other, each when the waiters before are queued, so that the order is
+    /// known. Requests are not counted, as that would slow the server down.
     InTurns,
 }
 
@@ -54,7 +54,7 @@ fn crowds(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What such a crowd costs, and who is served when.
+/// Returns the cost of such a crowd, and the order of service.
 fn crowd(
     bench: &mut Bench<'_>,
     lib: &Lib,
@@ -79,7 +79,8 @@ fn crowd(
     Ok((figures, order))
 }
 
-/// Who waits shows nothing here, but what each of them costs the server: the same, however many there are.
+/// Measures the requests of a waiter for crowds of several sizes: they should not depend on the
+/// size.
 pub(super) fn growth(bench: &mut Bench<'_>) -> Result<()> {
     match bench.server() {
         Some(_) => bench.with_handovers(growth_of_libs),
@@ -88,7 +89,7 @@ pub(super) fn growth(bench: &mut Bench<'_>) -> Result<()> {
 }
 
 fn growth_of_libs(bench: &mut Bench<'_>) -> Result<()> {
-    /// A tenth of the smallest line each.
+    /// Two waiters of the smallest crowd in each.
     const PROCESSES: usize = 5;
 
     let workload = format!("growth p={PROCESSES}");
@@ -116,8 +117,10 @@ fn growth_of_libs(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A holder, in a process of its own where locks are shared by processes, lets go once all of them wait. What it asks is
-/// not counted: it acquires before the count, and what its release costs is measured before and taken off.
+/// Serves each waiter once: a holder releases the lock when all of them wait.
+///
+/// It has a process of its own if processes share locks. Its own requests do not count: it acquires
+/// before the count, and the cost of its release is measured before and subtracted.
 fn serve_once(
     bench: &mut Bench<'_>,
     lib: &Lib,
@@ -139,7 +142,7 @@ fn serve_once(
     let count = server.map(crate::run::services::Server::count).transpose()?;
     let waiting = format!("queue {name} {} 0 1", waiters / processes);
     match arrival {
-        // Who looks from time to time paused in no line.
+        // A waiter that polls is not queued.
         Arrival::InTurns if !lib.polls() => {
             for peer in &mut peers[alone..] {
                 peer.ask(&waiting, SOON)?;
@@ -157,7 +160,7 @@ fn serve_once(
     Ok((claims, requests.map(|requests| requests.saturating_sub(released_for) as f64)))
 }
 
-/// How many requests it is to let go of a lock that nobody waits for.
+/// Returns the number of requests to release a lock without waiters.
 pub(super) fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Result<u64> {
     let name = bench.fresh_name();
     let Some(server) = bench.server() else { return Ok(0) };
@@ -165,12 +168,12 @@ pub(super) fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Res
     settle();
     let count = server.count()?;
     holder.ask(&format!("free {name}"), LONG)?;
-    // What it sends that nobody waits for.
+    // Requests that follow in the background.
     settle();
     count.finish()
 }
 
-/// So that connections and scripts are there.
+/// Warms up connections and scripts.
 pub(super) fn warm_up(bench: &mut Bench<'_>, peers: &mut [Peer]) -> Result<()> {
     let name = bench.fresh_name();
     for (i, peer) in peers.iter_mut().enumerate() {
@@ -179,7 +182,7 @@ pub(super) fn warm_up(bench: &mut Bench<'_>, peers: &mut [Peer]) -> Result<()> {
     Ok(())
 }
 
-/// Those who wait have come to rest: what they send on arrival is answered.
+/// Waits until waiters have settled: the requests of their arrival are answered.
 pub(super) fn settle() {
     wait(300 * MILLI);
 }

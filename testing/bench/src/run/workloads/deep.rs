@@ -1,4 +1,4 @@
-//! A deep queue in one process: a hand-off must not cost more because many others wait behind it.
+//! A deep queue in one process: a hand-off must not cost more because of the waiters behind it.
 
 use lock_bench_worker::clock::MILLI;
 
@@ -33,7 +33,7 @@ fn drained(bench: &mut Bench<'_>) -> Result<()> {
         &plan,
         |bench, lib| {
             let measured = handoff::measure(bench, lib, Crowd::new(8, 1))?;
-            // Only what is compared.
+            // Only the figure that is compared.
             let figures = measured.figures.into_iter().filter(|(figure, _)| *figure == P50);
             Ok(Measurement { figures: figures.collect(), ..measured })
         },
@@ -41,7 +41,7 @@ fn drained(bench: &mut Bench<'_>) -> Result<()> {
     )
 }
 
-/// All of them wait, each takes the lock once and lets go at once.
+/// Lets all of them acquire the lock once and release it at once.
 fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measurement> {
     let mut peers = bench.peers(lib, 1)?;
     let name = bench.fresh_name();

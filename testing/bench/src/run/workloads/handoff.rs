@@ -1,5 +1,7 @@
-//! Hand-off: how long after a release the next owner knows. Only those count who had waited when the lock
-//! was let go. Hand-offs inside one process and between two are different things and never mixed.
+//! Hand-off: the time from a release until the next holder knows.
+//!
+//! Only waiters that were queued at the release count. Hand-offs inside one process and between two
+//! differ, and are never mixed.
 
 use lock_bench_worker::clock::{MICRO, MILLI};
 
@@ -22,18 +24,19 @@ const PASSED: Figure = Figure::count("requests a hand-over");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 const SAMPLES: Figure = Figure::time("hand-offs measured");
 
-/// How long each one holds the lock: long enough for those behind it to come to rest.
+/// The hold time of each waiter, in nanoseconds: long enough for those behind it to settle.
 const HOLD: u64 = 500 * MICRO;
 
-/// So short that the lock goes round without a rest, and what it takes is still in the processor's caches.
+/// A hold time so short that the lock moves without pauses, with its data in the processor's
+/// caches.
 const BRIEF: u64 = 20 * MICRO;
 
-/// Who waits, and where.
+/// The number of waiters and of their processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowd {
     pub(super) waiters: usize,
     pub(super) processes: usize,
-    /// How long each one holds the lock, in nanoseconds.
+    /// The hold time of each waiter, in nanoseconds.
     pub(super) hold: u64,
 }
 
@@ -43,10 +46,10 @@ impl Crowd {
     }
 }
 
-/// Enough for a line.
+/// Enough for a queue.
 const FEW: usize = 8;
 
-/// What a hand-over inside a process is compared with.
+/// The comparison for a hand-over inside a process.
 const WITHIN: &str = "tokio-mutex";
 
 /// In one process, from one waiter to many; then between processes.
@@ -77,9 +80,9 @@ fn hand_offs(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Round trips from one process to another, through a relay.
+/// Counts round trips from one process to another, through a relay.
 fn exact(bench: &mut Bench<'_>) -> Result<()> {
-    // Who polls looks when it looks, however long the way is.
+    // A poll comes when its interval ends, at any latency.
     for lib in bench.libs.clone().iter().filter(|lib| !lib.polls()) {
         let Some(server) = bench.server() else { return Ok(()) };
         bench.progress.show("handoff relay", &lib.name);
@@ -92,8 +95,10 @@ fn exact(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What hand-offs inside a process ask of the server, by way of it and without: a few, so that no turn of others comes
-/// between. The release behind the last one is measured alone and taken off.
+/// Counts the requests of hand-offs inside a process, through the server and without.
+///
+/// They are few, so that no other process has a turn in between. The last release is measured alone
+/// and subtracted.
 fn handed_over(bench: &mut Bench<'_>) -> Result<()> {
     let workload = format!("handoff passed w={FEW}");
     for lib in [bench.floor("locks"), bench.floor(WITH_HANDOVERS)] {
@@ -109,7 +114,7 @@ fn handed_over(bench: &mut Bench<'_>) -> Result<()> {
         let count = server.count()?;
         peers[0].ask(&format!("free {name}"), LONG)?;
         bench.collect(&mut peers, &name, FEW + 1)?;
-        // What it sends that nobody waits for.
+        // Requests that follow in the background.
         super::crowd::settle();
         let requests = count.finish()?.saturating_sub(released_for) as f64 / FEW as f64;
         bench.add(&workload, &lib.name, 0, Figures::from([(PASSED, requests)]));
@@ -124,7 +129,7 @@ fn through_relay(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64>
     relay.round_trips(server, |delay| {
         times += 1;
         let name = &format!("{prefix}-{times}");
-        // Held for four round trips, so that the other one has come to rest.
+        // Held for four round trips, so that the other waiter has settled.
         let hold = 8 * delay * MILLI;
         ask_each(&mut peers, &format!("queue {name} 1 {} 3", hold / MICRO))?;
         let claims = bench.collect(&mut peers, name, 6)?;
@@ -134,7 +139,7 @@ fn through_relay(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64>
 
 fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<()> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
-    // A few waiters show what looking from time to time costs, and in many it takes long.
+    // A few waiters show the cost of polling, and many would take long.
     let shows = crowd.waiters == FEW && crowd.hold == HOLD;
     let libs = bench.libs.iter().filter(|lib| !lib.polls() || shows);
     let beside = beside.iter().filter(|beside| **beside != floor_name);
@@ -150,7 +155,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
         &plan,
         |bench, _| match bench.server().and_then(|server| server.addrs().first().copied()) {
             Some(addr) => {
-                // After a pause like theirs, or the floor would be on a warmer processor.
+                // After a pause such as theirs, or the processor would be warmer for the floor.
                 let trip = bench.round_trip(addr, 500, crowd.hold)? / MICRO as f64;
                 let figures = Figures::from([(P50, trip)]);
                 Ok(Measurement { figures, shape: Shape::new(), cpu: 0 })
@@ -164,15 +169,15 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
     )
 }
 
-/// One more than there are waiters take the lock in turns.
+/// Lets one task more than there are waiters take turns with the lock.
 pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measurement> {
     let Crowd { waiters, processes, hold } = crowd;
     let mut peers = bench.peers(lib, processes)?;
     let name = bench.fresh_name();
-    // In one process one task more, which holds while the others wait; in several that would be unfair
-    // to one of them.
+    // In one process one more task holds while the others wait; in several that would be unfair to
+    // one of them.
     let each = if processes == 1 { waiters + 1 } else { waiters / processes };
-    // Where each one takes long, a few have to do.
+    // If each one takes long, a few are enough.
     let hand_offs = if lib.polls() { 64 } else { bench.backend.hand_offs };
     let times = (hand_offs / (each * processes) as u64).max(3);
     ask_each(&mut peers, &format!("queue {name} {each} {} {times}", hold / MICRO))?;
@@ -181,7 +186,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     Ok(measurement(&claims, hold / 2, processes == 1, cpu))
 }
 
-/// What the hand-offs of one kind were like.
+/// Returns the figures and the distribution of the hand-offs of one kind.
 pub(super) fn measurement(
     claims: &Claims,
     settled: u64,

@@ -1,4 +1,4 @@
-//! One of several servers paused still: what an uncontended pair takes then, over what it takes without.
+//! One of several servers hangs: the time of an uncontended pair, divided by the time without.
 
 use crate::model::{Figure, Figures, Shape};
 use crate::run::bench::{Bench, median};
@@ -17,7 +17,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     bench.each("hung", &libs, |bench, lib| Ok((figures(bench, lib)?, Shape::new())))
 }
 
-/// In turns, and each time it is another server: one of them is the first that is asked.
+/// Measures in turns, with another hung server each time: one of them is the first to be asked.
 fn ratio(bench: &mut Bench<'_>, lib: &Lib) -> Result<f64> {
     let mut peer = bench.peer(lib)?;
     let (name, ms) = (bench.fresh_name(), (bench.settings.seconds * 1e3).max(1.0) as u64);

@@ -1,4 +1,4 @@
-//! Waiters behind a lock that nobody lets go: what they cost while nothing happens.
+//! Waiters for a lock that stays held: the cost of an idle wait.
 
 use lock_bench_worker::clock::{MILLI, SECOND, wait};
 
@@ -14,7 +14,7 @@ const CLIENT: Figure = Figure::cpu("client CPU ms/s");
 
 const WAITERS: usize = 64;
 
-/// The holder's lease, so long that its own renewals fall outside of the measurement.
+/// The holder's lease, so long that its own renewals come after the measurement.
 const TTL_MS: u64 = 60_000;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {

@@ -1,5 +1,5 @@
-//! What is done with the locks. Each workload measures what is exact first, where the backend has a server
-//! to be asked, and then its times, unless only exact figures are wanted.
+//! The workloads. Each measures exact figures first, if the backend has a server that counts, and
+//! then times, unless only exact figures are requested.
 
 mod crowd;
 mod deep;

@@ -1,4 +1,5 @@
-//! Acquire and release, uncontended: so many tasks of one process, each on a lock of its own.
+//! Uncontended pairs of acquire and release: so many tasks of one process, each on a lock of its
+//! own.
 
 use hdrhistogram::Histogram;
 use lock_bench_worker::clock::{MICRO, SECOND};
@@ -30,14 +31,16 @@ const SERVER_RATIO: Figure = Figure::cpu("server CPU × floor");
 
 const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 
-/// Closed loop: each task begins a pair when the one before has ended. So a slow pair keeps others from
-/// being measured, and the high quantiles are too good; `paced` has the honest ones.
+/// Measures a closed loop: each task begins a pair when the one before has ended.
+///
+/// So a slow pair delays others before they are measured, and the high quantiles are too good;
+/// those of `paced` are honest.
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
         let beside = if tasks == 1 { bench.backend.beside } else { &[] };
         let beside = beside.iter().chain(&bench.backend.bare).filter(|_| !bench.settings.exact);
-        // Nobody waits here, so those that are tuned are no different.
+        // Without contention, tuned libraries do not differ.
         let mut libs = bench.untuned_libs();
         libs.extend(beside.map(|name| Lib::own(name, bench.settings.threads)));
         let floor = bench.floor(match tasks {
@@ -45,7 +48,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
             _ => bench.backend.crowd_floor,
         });
         if bench.settings.exact && tasks > 64 {
-            // An unoptimised worker computes for longer than the way takes.
+            // An unoptimised worker computes for longer than the latency.
             continue;
         }
         if !bench.settings.exact {
@@ -77,7 +80,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// At a fixed rate, below what the floor can do: a pair counts from when it should have begun.
+/// Measures at a fixed rate, below that of the floor: a pair counts from its scheduled start.
 pub(super) fn paced(bench: &mut Bench<'_>) -> Result<()> {
     const RATE: u64 = 2_000;
     const TASKS: usize = 64;
@@ -102,19 +105,19 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<()> {
     )
 }
 
-/// Requests and bytes at the server, and round trips through a relay.
+/// Counts requests and bytes at the server, and round trips through a relay.
 fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<()> {
     let name = bench.fresh_name();
     bench.progress.show(workload, &format!("{}, counts", lib.name));
     let Some(server) = bench.server() else { return check_tokens(bench, lib, &name, tasks) };
-    // So much is computed for a thousand tasks that on a short way the processors would be the limit.
+    // A thousand tasks compute so much that with a short latency the processors would be the limit.
     let delay = bench.settings.delay * (1 + tasks as u64 / 256);
     let relay = Relay::start(server, delay)?;
     let mut peer = bench.peer_at(lib, &relay.url)?;
-    // Once before, so that keys, scripts and connections are there.
+    // Warms up keys, scripts and connections.
     pairs(&mut peer, &format!("pairs {name} {tasks} 1 0 0"))?;
     if server.addrs().len() > 1 {
-        // Those that a pair does not need are asked when a lock is held for a moment.
+        // Members that a pair does not need are asked when a lock is held for a moment.
         peer.ask(&format!("hold {name}-held"), LONG)?;
         settle();
         peer.ask(&format!("free {name}-held"), LONG)?;
@@ -138,7 +141,7 @@ fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Resu
     Ok(())
 }
 
-/// Without a server there is nothing to count; but check_tokens have to grow all the same.
+/// Checks only the tokens: without a server there are no requests to count.
 fn check_tokens(bench: &Bench<'_>, lib: &Lib, name: &str, tasks: usize) -> Result<()> {
     let mut peer = bench.peer(lib)?;
     pairs(&mut peer, &format!("pairs {name} {tasks} 5 0 0")).map(drop)
@@ -172,7 +175,7 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
     Ok(Measurement { figures, shape, cpu: cpu::with_children(peer.pid()) })
 }
 
-/// Runs pairs. A fence that did not grow voids the run; exclusion cannot be broken here.
+/// Runs pairs. A token that did not grow voids the run; exclusion cannot be broken here.
 pub(super) fn pairs(peer: &mut Peer, command: &str) -> Result<Value> {
     let answer = peer.ask(command, LONG)?;
     match answer["fence_regressions"].as_u64() {

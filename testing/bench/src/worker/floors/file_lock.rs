@@ -1,4 +1,4 @@
-//! `std::fs::File::lock` and `unlock`, which are flock(2). The files stay open and stay there.
+//! `std::fs::File::lock` and `unlock`, which are flock(2). The files stay open and are not deleted.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ impl FileLock {
     }
 }
 
-/// Where the files of floors are: beside those that are measured.
+/// Returns the directory for the files of floors, beside those that are measured.
 pub(super) fn directory(url: &str) -> Result<PathBuf, String> {
     let path = url.strip_prefix("file://").and_then(|rest| rest.split('?').next());
     let directory = path.ok_or("this floor works on file:///directory")?;
@@ -49,7 +49,7 @@ impl Lib for FileLock {
     }
 }
 
-/// A file that is opened at the first use of each clone.
+/// A file that each clone opens at its first use.
 pub(crate) struct LazyFile {
     path: PathBuf,
     file: std::sync::OnceLock<Arc<File>>,

@@ -1,8 +1,9 @@
-//! Floors: the same work, written by hand without any library of ours, and without what makes a lock a
-//! good one. They wait for nobody, handle no errors and show what is reachable.
+//! Floors: the same work, written by hand without our libraries, and without the features of a good
+//! lock. They do not wait, handle no errors, and show the least possible cost.
 //!
-//! Those that ask a server are put together from what is said (`redis.rs` and so on) and how it gets there:
-//! one exchange after the other (`raw.rs`), or many at once on one socket (`mux.rs`).
+//! Those with a server have two parts. A dialect builds the requests (`redis.rs` and so on). A
+//! transport sends them: one exchange after the other (`raw.rs`), or many at once on one socket
+//! (`mux.rs`).
 
 mod file_lock;
 mod flock;
@@ -26,27 +27,27 @@ pub(crate) use redis::Redis;
 pub(crate) use tokio_mutex::TokioMutex;
 pub(crate) use zookeeper::ZooKeeper;
 
-/// What is said to a server. Replies come in the order of the requests.
+/// The requests to a server. Replies come in the order of the requests.
 pub(crate) trait Dialect: Sized + Send + Sync + 'static {
-    /// What a release needs to know.
+    /// The data that a release needs.
     type Held: Send + Sync + 'static;
 
-    /// What its URLs begin with, before `//host:port`.
+    /// The scheme of its URLs, before `//host:port`.
     const SCHEME: &str;
 
-    /// The first request on a connection.
+    /// Returns the first request on a connection.
     fn greeting() -> Vec<u8>;
 
-    /// What its reply says; `None` if the server refuses.
+    /// Reads the reply to the greeting; `None` if the server refuses.
     fn greeted(reply: &[u8]) -> Option<Self>;
 
-    /// How long the reply is that `bytes` begin with; `None` if it is not there as a whole.
+    /// Returns the length of the reply that `bytes` begin with, or `None` if it is incomplete.
     fn length(bytes: &[u8]) -> Option<usize>;
 
-    /// The request, and what identifies its owner.
+    /// Returns the request, and the identity of its owner.
     fn acquire(&self, key: &str, ttl: Duration) -> (Vec<u8>, String);
 
-    /// `None` if the lock was not free.
+    /// Reads the reply to an acquisition; `None` if the lock was not free.
     fn acquired(&self, key: &str, owner: String, reply: &[u8]) -> Option<Self::Held>;
 
     fn release(&self, held: &Self::Held) -> Vec<u8>;
@@ -64,7 +65,7 @@ pub(crate) trait Transport: Sized + Send + Sync + 'static {
 
 type Length = fn(&[u8]) -> Option<usize>;
 
-/// A floor that asks a server.
+/// A floor with a server.
 pub(crate) struct Floor<T, D> {
     transport: T,
     dialect: D,
@@ -99,7 +100,7 @@ impl<T: Transport, D: Dialect> Lib for Floor<T, D> {
     }
 }
 
-/// `host:port` of `redis://host:port`, and the like.
+/// Returns `host:port` of `redis://host:port`, and the like.
 fn address<D: Dialect>(url: &str) -> Result<&str, String> {
     let address = url.strip_prefix(D::SCHEME).and_then(|rest| rest.strip_prefix("://"));
     let address = address.map(|rest| rest.split('?').next().unwrap_or_default());
@@ -110,12 +111,12 @@ fn refused(reply: &[u8]) -> String {
     format!("the server answers {:?}", String::from_utf8_lossy(reply))
 }
 
-/// 128 bits in hex, as much as an owner id that nobody guesses needs.
+/// Returns 128 bits in hex, as much as an unguessable owner id needs.
 pub(crate) fn random_owner() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
-/// The length of a first line, its end included.
+/// Returns the length of a first line, with its end.
 fn line(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte == b'\n').map(|at| at + 1)
 }

@@ -1,4 +1,5 @@
-//! One socket for all tasks: requests of many go out in one write, replies come back in their order.
+//! One socket for all tasks: many requests go out in one write, and replies come back in their
+//! order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,7 @@ async fn read(shared: Arc<Shared>, mut from: OwnedReadHalf, length: Length) {
         let mut pipeline = shared.pipeline();
         while let Some(length) = length(&bytes[done..]) {
             if let Some(waiting) = pipeline.awaiting.pop_front() {
-                // Whoever asked may be gone.
+                // The task that asked may have ended.
                 let _ = waiting.send(bytes[done..done + length].to_vec());
             }
             done += length;
