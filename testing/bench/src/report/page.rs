@@ -218,7 +218,7 @@ fn crowds(run: &Run) -> String {
     let note = |lib: &str, spread: Spread| {
         let unfair = run.summary.find(workload, lib, "max wait / mean wait");
         let unfair = unfair.map(|unfair| format!(", longest {} × mean", short(unfair.median)));
-        format!("{} % passed{}", short(spread.median * 100.0), unfair.unwrap_or_default())
+        format!("{} % overtaken{}", short(spread.median * 100.0), unfair.unwrap_or_default())
     };
     let mut entries = entries(run, workload, "share served out of order", note);
     entries.retain(|entry| !entry.shape.is_empty());

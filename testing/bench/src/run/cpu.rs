@@ -96,14 +96,8 @@ impl ForeignLoad {
 /// Returns how long all processors together were not idle, with stolen time, in nanoseconds.
 fn busy() -> u64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks: Vec<u64> = stat
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .skip(1)
-        .filter_map(|n| n.parse().ok())
-        .collect();
+    let first_line = stat.lines().next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> = first_line.skip(1).filter_map(|ticks| ticks.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal
     let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&i| ticks.get(i)).sum();
     busy * tick()

@@ -47,7 +47,7 @@ pub(crate) fn json(bench: &Bench<'_>) -> Result<Value> {
 /// Returns the other libraries that are neither ours nor a floor.
 fn peers<'a>(bench: &'a Bench<'_>) -> Vec<&'a str> {
     let by_hand = bench.settings.peer.iter().map(|peer| &*peer.name);
-    by_hand.chain(bench.backend.beside.iter().copied()).collect()
+    by_hand.chain(bench.backend.alternatives.iter().copied()).collect()
 }
 
 fn others(found: &[Found]) -> BTreeMap<&str, String> {

@@ -10,10 +10,10 @@ use super::peer::Lib;
 #[derive(Args, Debug)]
 pub(crate) struct Settings {
     /// The number of measurements of each time, 1 to 1000
-    #[arg(long, default_value = "5", value_parser = rounds, allow_negative_numbers = true)]
+    #[arg(long, default_value = "5", value_parser = within(1, 1000), allow_negative_numbers = true)]
     pub(crate) rounds: usize,
     /// The duration of one measurement of pairs, 0.01 to 30
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = within(0.01, 30.0))]
     #[arg(allow_negative_numbers = true)]
     pub(crate) seconds: f64,
     /// The delay of the relay in each direction, which is also tripled, 1 to 500
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) no_pin: bool,
     /// The limit for the share of all processors that other processes use, in per cent. A
     /// measurement above it is discarded
-    #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = within(0.0, 100.0))]
     #[arg(allow_negative_numbers = true)]
     pub(crate) foreign: f64,
     /// Makes the order of measurements repeatable [default: random]
@@ -47,24 +47,13 @@ pub(crate) struct Settings {
     pub(crate) seed: Option<u64>,
 }
 
-fn rounds(text: &str) -> Result<usize, String> {
-    within(text, 1, 1000)
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    within(text, 0.01, 30.0)
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    within(text, 0.0, 100.0)
-}
-
-/// Parses a number within the bounds, and rejects NaN.
-fn within<T: Copy + FromStr + PartialOrd + Display>(
-    text: &str,
-    least: T,
-    most: T,
-) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| (&least..=&most).contains(&number));
-    number.ok_or_else(|| format!("a number from {least} to {most} is needed"))
+/// Returns a parser of numbers within the bounds, which rejects NaN.
+fn within<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: Copy + FromStr + PartialOrd + Display,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| (&least..=&most).contains(&number));
+        number.ok_or_else(|| format!("a number from {least} to {most} is needed"))
+    }
 }

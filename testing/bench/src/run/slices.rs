@@ -165,10 +165,8 @@ fn steady(plan: &Plan<'_>, before: &Figures, after: &Figures) -> Result<(), Stri
         return Ok(());
     };
     let moved = before.max(*after) / before.min(*after);
-    match moved <= STEADY {
-        true => Ok(()),
-        false => Err(format!("its floor moved by {:.0} %", (moved - 1.0) * 100.0)),
-    }
+    let moved_by = || format!("its floor moved by {:.0} %", (moved - 1.0) * 100.0);
+    (moved <= STEADY).then_some(()).ok_or_else(moved_by)
 }
 
 /// A check of the load of other processes during a measurement.
@@ -190,10 +188,8 @@ impl QuietCheck {
         let (server, own) = running(bench);
         let ours = workers + server.saturating_sub(self.server) + own.saturating_sub(self.own);
         let share = self.foreign.share(ours) * 100.0;
-        match share <= bench.settings.foreign {
-            true => Ok(()),
-            false => Err(format!("others took {share:.0} % of the processors")),
-        }
+        let too_much = || format!("other processes took {share:.0} % of the processors");
+        (share <= bench.settings.foreign).then_some(()).ok_or_else(too_much)
     }
 }
 

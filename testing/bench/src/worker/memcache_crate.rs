@@ -41,9 +41,7 @@ impl Lib for MemcacheCrate {
     async fn release(&self, (key, cas): Self::Held) -> Result<(), String> {
         let deleted =
             self.0.delete(&key).compare_cas(cas).send().await.map_err(|e| e.to_string())?;
-        match deleted.applied() {
-            true => Ok(()),
-            false => Err(format!("it is not deleted: {:?}", deleted.status)),
-        }
+        let kept = || format!("it is not deleted: {:?}", deleted.status);
+        deleted.applied().then_some(()).ok_or_else(kept)
     }
 }

@@ -28,13 +28,13 @@ const PROTOCOL: u32 = 1;
 pub fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, String> {
     let mut builder = match threads {
         0 => tokio::runtime::Builder::new_current_thread(),
-        threads => {
-            let mut builder = tokio::runtime::Builder::new_multi_thread();
-            builder.worker_threads(threads);
-            builder
-        }
+        _ => tokio::runtime::Builder::new_multi_thread(),
     };
-    builder.enable_all().build().map_err(|e| format!("no runtime: {e}"))
+    builder
+        .worker_threads(threads.max(1))
+        .enable_all()
+        .build()
+        .map_err(|e| format!("no runtime: {e}"))
 }
 
 /// Answers each line of stdin with one line, until stdin ends.

@@ -68,10 +68,8 @@ impl Server for RedisServer {
              redis.call('SET', 'others-' .. i, '', 'PX', 3600000 + i) end return ARGV[1]";
         let mut session = Session::connect(self.addr).map_err(failed)?;
         let done = session.command(&["EVAL", script, "0", &keys.to_string()]).map_err(failed)?;
-        match done.text() == keys.to_string() {
-            true => Ok(()),
-            false => Err(failed(done.text())),
-        }
+        let is_done = done.text() == keys.to_string();
+        is_done.then_some(()).ok_or_else(|| failed(done.text()))
     }
 }
 

@@ -137,15 +137,15 @@ fn through_relay(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64>
     })
 }
 
-fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<()> {
+fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, alternatives: &[&str]) -> Result<()> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
     // A few waiters show the cost of polling, and many would take long.
     let shows = crowd.waiters == FEW && crowd.hold == HOLD;
     let libs = bench.libs.iter().filter(|lib| !lib.polls() || shows);
-    let beside = beside.iter().filter(|beside| **beside != floor_name);
+    let alternatives = alternatives.iter().filter(|name| **name != floor_name);
     let plan = Plan {
         workload,
-        libs: libs.cloned().chain(beside.map(|name| bench.floor(name))).collect(),
+        libs: libs.cloned().chain(alternatives.map(|name| bench.floor(name))).collect(),
         floor_name,
         ratios: &[(P50, P50_RATIO)],
         rounds: bench.settings.rounds,

@@ -96,7 +96,7 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
     }
     if 2 * quiet.len() <= trials.len() {
         bench.refused.push(format!(
-            "killed, {}: others were running in {} of {} takeovers, so this machine is too busy for them",
+            "killed, {}: other processes were running in {} of {} takeovers, so this machine is too busy for them",
             lib.name,
             trials.len() - quiet.len(),
             trials.len()

@@ -38,11 +38,11 @@ const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
-        let beside = if tasks == 1 { bench.backend.beside } else { &[] };
-        let beside = beside.iter().chain(&bench.backend.bare).filter(|_| !bench.settings.exact);
+        let more = if tasks == 1 { bench.backend.alternatives } else { &[] };
+        let more = more.iter().chain(&bench.backend.bare).filter(|_| !bench.settings.exact);
         // Without contention, tuned libraries do not differ.
         let mut libs = bench.untuned_libs();
-        libs.extend(beside.map(|name| Lib::own(name, bench.settings.threads)));
+        libs.extend(more.map(|name| Lib::own(name, bench.settings.threads)));
         let floor = bench.floor(match tasks {
             1 => bench.backend.floor,
             _ => bench.backend.crowd_floor,
