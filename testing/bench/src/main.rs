@@ -1,6 +1,7 @@
-//! What the locks cost: requests, round trips, bytes, CPU and times, each beside a floor that was written
-//! by hand. Every figure that this project claims comes out of this program.
+//! The cost of locks: requests, round trips, bytes, CPU and times, each beside a hand-written
+//! floor. Every figure that this project claims is a result of this program.
 
+mod model;
 mod report;
 mod run;
 mod worker;
@@ -8,7 +9,6 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lock_bench_worker::clock;
 
 /// Measures locks beside hand-written floors
 #[derive(Debug, Parser)]
@@ -22,13 +22,13 @@ struct Cli {
 enum Action {
     /// Measures a backend
     ///
-    /// Exit status: 0 measured, and every goal met; 1 a goal was not met; 2 bad usage; 3 the run is void:
-    /// two claims overlapped, or a fencing token did not grow; 4 the machine was too busy for times; 5
-    /// something failed.
+    /// Exit status: 0, measured, and every goal met. 1, a goal was not met. 2, bad usage. 3, the
+    /// run is void: two claims overlapped, or a fencing token did not grow. 4, the machine was too
+    /// busy for times. 5, an error.
     Run(run::RunArgs),
-    /// What runs have written, in pictures and tables
+    /// Shows recorded runs in pictures and tables
     Report(report::ReportArgs),
-    /// One process that locks as its stdin says; PROTOCOL.md has the lines
+    /// Runs one process that executes commands from stdin; PROTOCOL.md lists them
     Worker(worker::WorkerArgs),
 }
 
@@ -40,11 +40,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn ended(what: &str, outcome: Result<(), String>) -> ExitCode {
+fn ended(command: &str, outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lock-bench {what}: {error}");
+            eprintln!("lock-bench {command}: {error}");
             ExitCode::from(5)
         }
     }

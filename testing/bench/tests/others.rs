@@ -1,4 +1,4 @@
-//! The locks of other projects that `peers/setup` installs, which `./test --all` does.
+//! The locks of other projects that `peers/setup` installs, as `./test --all` does.
 
 mod support;
 
@@ -6,7 +6,7 @@ use support::others_are_measured;
 
 #[test]
 fn other_projects_locks_on_redis_are_measured_beside_ours() {
-    let who_wait = [
+    let waiting = [
         "locks",
         "rslock",
         "redis-py",
@@ -16,10 +16,9 @@ fn other_projects_locks_on_redis_are_measured_beside_ours() {
         "node-redlock",
         "node-redlock, 10 ms",
     ];
-    let text = others_are_measured("redis:", "killed", &who_wait);
-    let cannot =
-        "left out: killed, distributed-lock: its acquire fails where somebody has the lock";
-    assert!(text.contains(cannot), "what cannot take part is said: {text}");
+    let text = others_are_measured("redis:", "killed", &waiting);
+    let cannot = "left out: killed, distributed-lock: its acquire fails if the lock is held";
+    assert!(text.contains(cannot), "a library that cannot take part is reported: {text}");
     others_are_measured("redis:", "held", &["locks", "distributed-lock", "redis-semaphore"]);
 }
 

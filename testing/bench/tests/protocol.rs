@@ -1,10 +1,10 @@
-//! `PROTOCOL.md` says what workers do: its example is carried out, line by line.
+//! The example in `PROTOCOL.md` is executed line by line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// True if `text` is `pattern`, in which each `…` stands for anything.
+/// Returns whether `text` matches `pattern`, in which each `…` stands for anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('…');
     let first = parts.next().unwrap_or_default();
@@ -32,7 +32,7 @@ fn worker() -> Child {
 }
 
 #[test]
-fn the_example_of_the_document_is_what_a_worker_answers() {
+fn a_worker_answers_as_in_the_example() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("PROTOCOL.md");
     let document = std::fs::read_to_string(document).unwrap();
     let example = document.split("```").nth(1).expect("the document has an example");
@@ -56,9 +56,9 @@ fn the_example_of_the_document_is_what_a_worker_answers() {
     assert!(worker.wait().unwrap().success(), "the end of stdin ends a worker");
 }
 
-/// At a rate that nobody can keep up with, most pairs are late, and the last ones the latest.
+/// At a rate beyond any library, most pairs are late, and the last ones the latest.
 #[test]
-fn what_is_due_in_time_is_done_however_late() {
+fn pairs_due_in_time_are_done_even_late() {
     let mut worker = worker();
     let mut stdin = worker.stdin.take().unwrap();
     let mut answers = BufReader::new(worker.stdout.take().unwrap()).lines();

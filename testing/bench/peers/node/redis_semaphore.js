@@ -1,4 +1,4 @@
-// A worker that locks with redis-semaphore's Mutex. It looks every 10 ms by default.
+// A worker that locks with redis-semaphore's Mutex. It polls every 10 ms by default.
 'use strict';
 
 const Redis = require('ioredis');
@@ -11,7 +11,7 @@ class RedisSemaphore {
   }
 
   async acquire(name, ttlMs) {
-    // It gives up after 10 s by default; who waits here waits until it is served.
+    // By default a waiter gives up after 10 s; here it waits until it is served.
     const mutex = new Mutex(this.client, name, { lockTimeout: ttlMs, acquireTimeout: 1e9 });
     await mutex.acquire();
     return mutex;

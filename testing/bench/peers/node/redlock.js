@@ -1,4 +1,4 @@
-// A worker that locks with redlock (node-redlock). Options: `retryDelay=MS` between two looks, 200 by default, and
+// A worker that locks with redlock (node-redlock). Options: `retryDelay=MS` between two polls, 200 by default, and
 // `retryJitter=MS` more or less, 100 by default.
 'use strict';
 
@@ -10,7 +10,7 @@ class NodeRedlock {
   constructor(url, options) {
     this.cannotKeep = 'it renews nothing by itself';
     this.client = new Redis(url);
-    // It gives up after 10 looks by default; who waits here waits until it is served.
+    // By default a waiter gives up after 10 polls; here it waits until it is served.
     this.redlock = new Redlock([this.client], { retryCount: -1, ...options });
   }
 

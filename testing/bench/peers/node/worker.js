@@ -1,7 +1,8 @@
-// The worker protocol, for any lock library of node: PROTOCOL.md has the lines.
+// The worker protocol, for any lock library of node: PROTOCOL.md lists the commands.
 //
-// A library has `acquire(name, ttlMs)`, which waits and returns what is held, and `release(held)`; `isHeld(held)`, if it
-// knows; and `cannotKeep`, if a lock ends although its holder lives and holds on to it. Told no URL, the worker says which version there is.
+// A library has `acquire(name, ttlMs)`, which waits and returns the held lock, and `release(held)`. It has
+// `isHeld(held)`, if it knows, and `cannotKeep`, if a lock ends although its holder lives and does not
+// release it. Without a URL, the worker prints the version of the library.
 'use strict';
 
 const readline = require('node:readline');
@@ -89,7 +90,7 @@ class Worker {
         await this.release(one);
       }
     };
-    // Each has asked when its call comes back.
+    // Each waiter has asked when its call returns.
     for (let i = 0; i < count; i++) this.waiters.push(waiter());
     return {};
   }
@@ -122,7 +123,7 @@ class Worker {
   }
 }
 
-// Makes the library with `make(url, options)`, where the options are words like `retryInterval=10`, and serves.
+// Creates the library with `make(url, options)`, with options such as `retryInterval=10`, and serves it.
 exports.serve = async function serve(make, version) {
   const words = process.argv.slice(2);
   const url = words.pop();

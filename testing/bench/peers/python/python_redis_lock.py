@@ -33,11 +33,11 @@ class PythonRedisLock(worker.Library):
         return lock
 
     def is_kept(self, lock):
-        # It tells nobody, but the thread ends when it cannot renew.
+        # The library does not report a loss, but the thread ends when it cannot renew.
         return lock._lock_renewal_thread is not None and lock._lock_renewal_thread.is_alive()
 
 
-# Not a page for each lock that is lost: `is_kept` knows.
+# No page of output for each lost lock: `is_kept` reports it.
 threading.excepthook = lambda _: None
 
 worker.serve(PythonRedisLock, redis_lock.__version__)

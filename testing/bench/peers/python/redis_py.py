@@ -1,4 +1,4 @@
-"""A worker that locks with redis-py's Lock. Option: `sleep=SECONDS` between two looks, 0.1 by default."""
+"""A worker that locks with redis-py's Lock. Option: `sleep=SECONDS` between two polls, 0.1 by default."""
 
 import redis
 import redis_client

@@ -1,4 +1,4 @@
-"""A worker that locks with Sherlock, on Redis or memcached. Option: `retry_interval=SECONDS` between two looks, 0.1
+"""A worker that locks with Sherlock, on Redis or memcached. Option: `retry_interval=SECONDS` between two polls, 0.1
 by default.
 """
 
@@ -34,7 +34,7 @@ class Sherlock(worker.Library):
             self.new, self.client = sherlock.MCLock, client_of_thread
 
     def lock(self, name, ttl_ms):
-        # It gives up after 10 s by default; who waits here waits until it is served.
+        # By default a waiter gives up after 10 s; here it waits until it is served.
         return self.new(
             name, client=self.client(), expire=max(1, ttl_ms // 1000), timeout=1e9, **self.options
         )

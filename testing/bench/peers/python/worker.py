@@ -1,7 +1,8 @@
-"""The worker protocol, for any lock library of Python: PROTOCOL.md has the lines.
+"""The worker protocol, for any lock library of Python: PROTOCOL.md lists the commands.
 
-A library is a class with `lock(name, ttl_ms)`, which makes what one contender has of a lock, `acquire(lock)`, which
-waits, and `release(lock)`. Told no URL, the worker says which version of the library there is.
+A library is a class with `lock(name, ttl_ms)`, which creates the lock object of one client,
+`acquire(lock)`, which waits, and `release(lock)`. Without a URL, the worker prints the version of
+the library.
 """
 
 import json
@@ -11,22 +12,22 @@ import time
 
 
 class Cannot(Exception):
-    """The library does not have what it would take."""
+    """The library does not support the command."""
 
 
 class Library:
-    # Why a lock ends although its holder lives and holds on to it, if it does.
+    # Why a lock ends although its holder lives and does not release it, if it does.
     cannot_keep = None
 
     def keep(self, name, ttl_ms):
-        """A lock that is renewed until it is released."""
+        """Returns a lock that is renewed until it is released."""
         if self.cannot_keep:
             raise Cannot(self.cannot_keep)
         lock = self.lock(name, ttl_ms)
         self.acquire(lock)
         return lock
 
-    # Whether a lock that was kept is still held: a function of it, where the library knows.
+    # A function that returns whether a lock from `keep` is still held, if the library knows.
     is_kept = None
 
 
@@ -150,7 +151,7 @@ class Worker:
         return {}
 
     def watched(self, work):
-        """An error in a thread is told by the next answer that stands on it."""
+        """Reports an error of a thread in the next answer that depends on it."""
 
         def watching(i):
             try:
@@ -166,7 +167,7 @@ class Worker:
 
 
 def serve(make, version):
-    """Makes the library with `make(url, options)`, where the options are words like `sleep=0.01`, and serves."""
+    """Creates the library with `make(url, options)`, with options such as `sleep=0.01`, and serves it."""
     if not sys.argv[1:] or ":" not in sys.argv[-1]:
         print(version)
         return

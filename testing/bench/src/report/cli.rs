@@ -1,36 +1,39 @@
-//! `lock-bench report`: what runs have written, for readers.
+//! `lock-bench report`: recorded runs, for readers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::goals::GoalsFile;
 use super::run::Run;
-use super::{Goals, markdown, page};
+use super::{markdown, page};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// What `lock-bench run --json` has written, in the order in which it is to be shown. What a later run of the same
-    /// backend has measured, of all workloads or of some, takes the place of what was measured before
+    /// Files that `lock-bench run --json` has written, in the order in which they are shown. The
+    /// workloads of a later run of the same backend replace those of an earlier one
     #[arg(required = true)]
     runs: Vec<PathBuf>,
-    /// One page with pictures
+    /// Writes one page with pictures
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The same in tables
+    /// Writes the same as tables
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// All runs in one file, which can be reported again
+    /// Writes all runs into one file, which can be reported again
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Each run in a file of its own, called like its backend, without rounds and shapes: small enough to be kept, and it can
-    /// be reported again
+    /// Writes each run into a file named for its backend, without rounds and shapes. The files are
+    /// small enough to be stored, and can be reported again
     #[arg(long, value_name = "DIRECTORY")]
     results: Option<PathBuf>,
-    /// A document whose part between `<!-- figures: generated -->` and `<!-- end of figures -->` is written anew
+    /// Replaces the part of this document between `<!-- figures: generated -->` and `<!-- end of
+    /// figures -->`
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// Notes what was measured in these goals files, each of which is called like its backend: redis.toml, quorum-3.toml
+    /// Records the measured values in these goals files, each named for its backend: redis.toml,
+    /// quorum-3.toml
     #[arg(long, value_name = "FILE", num_args = 1..)]
     goals: Vec<PathBuf>,
 }
@@ -48,10 +51,10 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
         runs.extend(Run::read(file)?);
     }
     let (runs, lost) = Run::merged(runs)?;
-    lost.iter().for_each(|what| eprintln!("lock-bench report: {what}"));
+    lost.iter().for_each(|figures| eprintln!("lock-bench report: {figures}"));
     // Before anything is written: half a report would look like a whole one.
-    let goals: Vec<Read> =
-        args.goals.iter().map(|file| Read::of(file, &runs)).collect::<Result<_, _>>()?;
+    let goals: Vec<GoalsFile> =
+        args.goals.iter().map(|file| GoalsFile::of(file, &runs)).collect::<Result<_, _>>()?;
     if let Some(file) = &args.html {
         write(file, &page::html(&runs))?;
     }
@@ -73,34 +76,11 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
         let document = with_figures(&document, &markdown::figures(&runs, &goals));
         write(file, &document.ok_or_else(|| format!("{} has no figures", file.display()))?)?;
     }
-    for Read { file, text, remarks, .. } in &goals {
-        write(file, text)?;
-        remarks.iter().for_each(|what| eprintln!("{}: {what}", file.display()));
+    for GoalsFile { path, text, remarks, .. } in &goals {
+        write(path, text)?;
+        remarks.iter().for_each(|remark| eprintln!("{}: {remark}", path.display()));
     }
     Ok(())
-}
-
-/// A goals file.
-pub(super) struct Read<'a> {
-    file: &'a Path,
-    pub(super) backend: &'a str,
-    pub(super) goals: Goals,
-    /// With what the run of its backend has measured.
-    text: String,
-    /// What has to be known of that.
-    remarks: Vec<String>,
-}
-
-impl<'a> Read<'a> {
-    fn of(file: &'a Path, runs: &[Run]) -> Result<Self, String> {
-        let backend = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        let run = runs.iter().find(|run| run.backend() == backend);
-        let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
-        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let goals = Goals::read_any(file)?;
-        let (text, remarks) = goals.noted(&text, &run.summary, &run.others());
-        Ok(Self { file, backend, goals, text, remarks })
-    }
 }
 
 fn with_figures(document: &str, figures: &str) -> Option<String> {

@@ -1,13 +1,13 @@
-//! The same in tables.
+//! The report as Markdown tables.
 
-use super::cli::Read;
-use super::run::{Run, Side};
+use super::goals::GoalsFile;
+use super::run::{Role, Run};
 use super::summary::Spread;
 use super::table::{cells, short};
 use crate::run::{pauses, untuned};
-use crate::worker::HANDING_OVER;
+use crate::worker::WITH_HANDOVERS;
 
-/// What stands side by side: where it is from, what it is called there, and here.
+/// The columns of the comparison: a workload, its figure, and the title here.
 const COLUMNS: &[(&str, &str, &str)] = &[
     ("pairs c=1", "requests a pair", "requests a pair"),
     ("pairs c=1", "round trips a pair", "round trips a pair"),
@@ -20,19 +20,19 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("handoff w=8 p=8", "p50 µs", "hand-off between processes, µs"),
     ("crowd w=64 p=8", "requests a waiter", "requests for each of 64 waiters"),
     ("crowd w=64 p=8", "share served out of order", "share out of order"),
-    ("idle w=64 p=8", "requests/s", "requests/s of 64 who wait"),
+    ("idle w=64 p=8", "requests/s", "requests/s of 64 waiters"),
     ("killed", "late p50 ms", "takeover late, ms"),
 ];
 
-/// Where hand-offs are counted in round trips.
+/// The workload that counts hand-offs in round trips.
 const RELAY: &str = "handoff relay";
 
-/// What nobody measured.
-const NOTHING: &str = "–";
+/// The cell of a missing value.
+const MISSING: &str = "–";
 
-/// What says nothing of who is ahead: how often something was measured, the one slowest of all, and what is compared by
-/// another figure already.
-const NO_RACE: &[&str] = &[
+/// Figures that do not tell which library is faster. They are the number of measurements, the
+/// slowest of all, or a figure that another one already covers.
+const NOT_COMPARED: &[&str] = &[
     "hand-offs measured",
     "takeovers measured",
     "session s",
@@ -42,8 +42,8 @@ const NO_RACE: &[&str] = &[
     "requests a waiter, greatest ÷ least",
 ];
 
-pub(super) fn markdown(runs: &[Run], goals: &[Read<'_>]) -> String {
-    let mut text = format!("# What locks cost\n\n{}", figures(runs, goals));
+pub(super) fn markdown(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
+    let mut text = format!("# The cost of locks\n\n{}", figures(runs, goals));
     for run in runs {
         text +=
             &format!("\n## {}: everything\n\nMedian (least–most) of all rounds.\n", run.backend());
@@ -54,23 +54,23 @@ pub(super) fn markdown(runs: &[Run], goals: &[Read<'_>]) -> String {
     text
 }
 
-/// Ours on all backends side by side; then each backend with its floors and the locks of other projects; then where one
-/// of those is ahead.
-pub(super) fn figures(runs: &[Run], goals: &[Read<'_>]) -> String {
+/// Returns three parts: our locks on all backends; each backend with its floors and the locks of
+/// other projects; and the figures in which one of those is ahead.
+pub(super) fn figures(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = String::from(
         "### Ours, by backend\n\n\
-         To compare one backend with another, read the pair in µs and the pairs a second: all of one machine, with the servers \
-         next door. Floors differ from backend to backend, so that `× floor` compares each with what its own servers can do. \
-         Where waiters pause at random, or look from time to time, a hand-off is no number of round trips.\n\n",
+         To compare one backend with another, read the pair in µs and the pairs a second: all are from one machine, which \
+         also runs the servers. Floors differ between backends: `× floor` compares each with the speed of its own servers. \
+         Where waiters pause at random or poll, a hand-off is not a number of round trips.\n\n",
     );
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(runs.iter().map(|run| format!("**{}**", run.backend())));
     for (workload, figure, title) in COLUMNS {
-        let handed_over = format!("{title}, `{HANDING_OVER}`");
-        for (lib, title) in [("locks", (*title).to_owned()), (HANDING_OVER, handed_over)] {
+        let handed_over = format!("{title}, `{WITH_HANDOVERS}`");
+        for (lib, title) in [("locks", (*title).to_owned()), (WITH_HANDOVERS, handed_over)] {
             let mut row = vec![title];
             row.extend(runs.iter().map(|run| cell(run, workload, lib, figure)));
-            if row.iter().skip(1).any(|cell| cell != NOTHING) {
+            if row.iter().skip(1).any(|cell| cell != MISSING) {
                 rows.push(row);
             }
         }
@@ -82,13 +82,13 @@ pub(super) fn figures(runs: &[Run], goals: &[Read<'_>]) -> String {
             run.backend(),
             origin(run)
         );
-        text += &table(beside(run));
+        text += &table(compared(run));
         text += &notes(run);
     }
-    text + &behind(runs, goals)
+    text + &where_ahead(runs, goals)
 }
 
-/// What has to be known of the rows above.
+/// Returns notes on the rows above.
 fn notes(run: &Run) -> String {
     let mut text = String::new();
     let find = |workload, lib, figure| Some(run.summary.find(workload, lib, figure)?.median);
@@ -115,13 +115,14 @@ fn notes(run: &Run) -> String {
     text
 }
 
-/// Whatever another project's lock does better than ours, with the reason that the goals have for it.
-fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
+/// Lists each figure in which a lock of another project is better than ours, with the reason from
+/// the goals.
+fn where_ahead(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = String::from(
-        "\n### Where another one is ahead\n\n\
-         Every figure of this run in which the best of the others is better than `locks`, as they come, and how many times as \
-         good it is. Round trips are exact to a twentieth. Who took locks over before their leases had ended is not among the \
-         best. The reason is that of the goal for that figure, if there is one.\n",
+        "\n### Where another library is ahead\n\n\
+         Each figure of this run in which the best of the others is better than `locks` with their defaults, and the ratio \
+         of both. Round trips are exact to a twentieth. A library that took locks over before their leases had ended is \
+         never the best. The reason is that of the goal for that figure, if there is one.\n",
     );
     for run in runs.iter().filter(|run| !run.others().is_empty()) {
         let head = ["workload", "figure", "ours", "theirs", "times", "why"].map(str::to_owned);
@@ -131,16 +132,16 @@ fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
             for (figure, ours) in ours.flat_map(|line| &line.figures) {
                 rows.extend(rival(run, workload, &figure.name, ours.median).map(
                     |(lib, theirs)| {
-                        let of_backend = goals.iter().find(|read| read.backend == run.backend());
+                        let of_backend = goals.iter().find(|file| file.backend == run.backend());
                         let why = of_backend
-                            .and_then(|read| read.goals.why_missed(workload, &figure.name, lib));
+                            .and_then(|file| file.goals.why_missed(workload, &figure.name, lib));
                         Vec::from([
                             workload.clone(),
                             figure.name.to_string(),
                             short(ours.median),
                             format!("{} ({lib})", short(theirs)),
                             times(ours.median, theirs),
-                            why.unwrap_or(NOTHING).replace('|', "\\|"),
+                            why.unwrap_or(MISSING).replace('|', "\\|"),
                         ])
                     },
                 ));
@@ -155,37 +156,42 @@ fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
     text
 }
 
-/// Who of the others is best, if that is better than ours, and says something.
+/// Finds the best library of other projects, if it is better than ours in a figure that allows a
+/// comparison.
 fn rival<'a>(run: &'a Run, workload: &str, figure: &str, ours: f64) -> Option<(&'a str, f64)> {
-    if NO_RACE.contains(&figure) || figure.ends_with("× floor") || means_nothing(run, workload) {
+    if NOT_COMPARED.contains(&figure)
+        || figure.ends_with("× floor")
+        || is_meaningless(run, workload)
+    {
         return None;
     }
     let more_is_better = figure.starts_with("pairs/s");
     let is_better = |one: f64, than: f64| if more_is_better { one > than } else { one < than };
     let (_, lines) = run.summary.workloads.iter().find(|(name, _)| name == workload)?;
     let others = lines.iter().map(|line| line.lib.as_str()).filter(|lib| {
-        matches!(run.side(lib), Side::Other | Side::Tuned)
+        matches!(run.role(lib), Role::Other | Role::Tuned)
             && !run.summary.breaks_leases(workload, lib)
     });
     let theirs =
         others.filter_map(|lib| Some((lib, run.summary.find(workload, lib, figure)?.median)));
     let best = theirs.reduce(|one, other| if is_better(other.1, one.1) { other } else { one })?;
-    // What reads the same is the same.
+    // Values that print alike are equal.
     (is_better(best.1, ours) && short(best.1) != short(ours)).then_some(best)
 }
 
-/// How far they are apart, where that can be said.
+/// Returns the ratio of both, if there is one.
 fn times(one: f64, other: f64) -> String {
     let (least, most) = (one.min(other), one.max(other));
-    if least > 0.0 { short(most / least) } else { NOTHING.to_owned() }
+    if least > 0.0 { short(most / least) } else { MISSING.to_owned() }
 }
 
-/// Round trips where it is not the way that a hand-off waits for.
-fn means_nothing(run: &Run, workload: &str) -> bool {
+/// Returns whether the figure counts round trips, although a hand-off waits for a pause and not for
+/// the network.
+fn is_meaningless(run: &Run, workload: &str) -> bool {
     workload == RELAY && pauses(run.backend())
 }
 
-/// Where the figures of a run are from, and the command that makes them.
+/// Describes the origin of a run's figures, with the command that produces them.
 fn origin(run: &Run) -> String {
     let environment = &run.environment;
     let of = |key: &str| environment[key].as_str().unwrap_or("no server").to_owned();
@@ -209,31 +215,31 @@ fn origin(run: &Run) -> String {
     )
 }
 
-/// A row for each library, without the columns that nobody has.
-fn beside(run: &Run) -> Vec<Vec<String>> {
+/// Returns a row for each library, without the empty columns.
+fn compared(run: &Run) -> Vec<Vec<String>> {
     let mut libs: Vec<String> = Vec::new();
     for (workload, ..) in COLUMNS {
         let new = run.libs(workload).into_iter().filter(|lib| !libs.contains(lib));
         libs.extend(new.collect::<Vec<_>>());
     }
-    libs.sort_by_key(|lib| match run.side(lib) {
-        Side::Floor => 0,
-        Side::Ours => 1,
-        Side::Bare => 2,
-        Side::Other | Side::Tuned => 3,
+    libs.sort_by_key(|lib| match run.role(lib) {
+        Role::Floor => 0,
+        Role::Ours => 1,
+        Role::Bare => 2,
+        Role::Other | Role::Tuned => 3,
     });
     let find = |lib: &str, column: &(&str, &str, &str)| run.summary.find(column.0, lib, column.1);
     let is_known = |column: &&(&str, &str, &str)| {
-        !means_nothing(run, column.0) && libs.iter().any(|lib| find(lib, column).is_some())
+        !is_meaningless(run, column.0) && libs.iter().any(|lib| find(lib, column).is_some())
     };
     let columns: Vec<_> = COLUMNS.iter().filter(is_known).collect();
     let mut head = vec![String::new()];
     head.extend(columns.iter().map(|column| column.2.to_owned()));
     let row = |lib: &String| {
-        let name = match run.side(lib) {
-            Side::Floor => format!("*{lib}*"),
-            Side::Ours => format!("**{lib}**"),
-            Side::Bare | Side::Other | Side::Tuned => lib.clone(),
+        let name = match run.role(lib) {
+            Role::Floor => format!("*{lib}*"),
+            Role::Ours => format!("**{lib}**"),
+            Role::Bare | Role::Other | Role::Tuned => lib.clone(),
         };
         let cells = columns.iter().map(|column| cell(run, column.0, lib, column.1));
         std::iter::once(name).chain(cells).collect()
@@ -242,21 +248,21 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
 }
 
 fn cell(run: &Run, workload: &str, lib: &str, figure: &str) -> String {
-    let spread = run.summary.find(workload, lib, figure).filter(|_| !means_nothing(run, workload));
-    let text = spread.map_or_else(|| NOTHING.to_owned(), |spread: Spread| short(spread.median));
+    let spread = run.summary.find(workload, lib, figure).filter(|_| !is_meaningless(run, workload));
+    let text = spread.map_or_else(|| MISSING.to_owned(), |spread: Spread| short(spread.median));
     match run.summary.too_early(workload, lib) {
         Some(early) => format!("{text}, **{} too early**", short(early)),
         None => text,
     }
 }
 
-/// Numbers behind names. The first row is the head.
+/// Formats a table with numbers behind names. The first row is the head.
 fn table(rows: Vec<Vec<String>>) -> String {
     let columns = rows.first().map_or(1, Vec::len);
     table_with(rows, &format!("|---{}|", "|--:".repeat(columns - 1)))
 }
 
-/// With the line that says on which side what stands.
+/// Formats a table with the given alignments.
 fn table_with(rows: Vec<Vec<String>>, sides: &str) -> String {
     let mut text = String::new();
     for (i, row) in rows.into_iter().enumerate() {

@@ -1,11 +1,11 @@
-//! One page that needs nothing else: what was measured, in pictures, each beside its floor.
+//! One self-contained page: the measurements in pictures, each beside its floor.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::picture::{Entry, Mark, Unit, bars, curves, distributions, escaped, orders, with_unit};
-use super::run::{Run, Side};
+use super::run::{Role, Run};
 use super::summary::Spread;
 use super::table::short;
 
@@ -13,21 +13,20 @@ const STYLE: &str = include_str!("style.css");
 
 pub(super) fn html(runs: &[Run]) -> String {
     let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>What locks cost</title>\
-         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style><h1>What locks cost</h1>\
-         <p>Client processes take and release locks on real servers, all on one machine. <b>locks</b> are ours, and \
-         <b>locks-16</b> the same where a lock that is let go passes to the next waiter of its process without a request, \
-         up to 16 times in a row, which makes a difference only where somebody waits. Beside them stand the locks of \
-         other projects as they come, and once more with a pause of 10 ms between two looks, chosen by us, where waiters \
-         look from time to time and their documents name the pause as what may be set: those who are told, or whose \
-         pause is as short already, have no second row. <b>Floors</b> are the same work written by hand without what \
-         makes a lock a good one: they show how far down one could get at all. Two rows are neither: <b>bare-redis</b> \
-         sends our own scripts without the rest of us, and <b>memcache-crate</b> is our add and delete on another \
-         project's client.</p>\
-         <p>Requests and round trips are the same on every machine, but where waiters look from time to time: how often, \
-         is a matter of time; and a session's pings and proofs are counted with the rest. Times are those of this machine: \
-         compare them with the floor of the same picture, which was measured right before and right after. Where a floor \
-         is what a protocol needs at least, and not measured, it says so.</p>\
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>The cost of locks</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style><h1>The cost of locks</h1>\
+         <p>Client processes acquire and release locks on real servers, all on one machine. <b>locks</b> are ours. \
+         <b>locks-16</b> are the same with hand-overs: a release passes the lock to the next waiter of its process \
+         without a request, up to 16 times in a row. Beside them are the locks of other projects with their defaults. \
+         If their waiters poll and their documents offer the interval as an option, a second row has an interval of \
+         10 ms, chosen by us. Libraries with notifications, or with such an interval by default, have no second row. \
+         <b>Floors</b> are the same work written by hand without the features of a good lock: they show the least \
+         possible cost. Two rows are neither: <b>bare-redis</b> sends our own scripts without the rest of our library, \
+         and <b>memcache-crate</b> is our add and delete on the client of another project.</p>\
+         <p>Requests and round trips are the same on every machine, except where waiters poll: their number depends on \
+         time. The pings and heartbeat writes of a session are counted, too. Times are those of this machine: compare \
+         them with the floor in the same picture, which was measured right before and right after. A floor that is \
+         the minimum of a protocol, and not measured, is marked as such.</p>\
          <p><i class=\"key floor\"></i>floor <i class=\"key ours\"></i>ours <i class=\"key other\"></i>of other projects \
          <i class=\"key tuned\"></i>the same, tuned; black: the median, or from the least to the most of all rounds</p>"
     );
@@ -78,7 +77,7 @@ fn others(others: &Value) -> String {
     if others.is_empty() { String::new() } else { format!(" {}.", escaped(&others.join(", "))) }
 }
 
-/// A title, a few words and a picture; nothing where there is no picture.
+/// Returns a title, a few words and a picture, or nothing if there is no picture.
 fn figure(title: &str, words: &str, picture: &str) -> String {
     match picture.is_empty() {
         true => String::new(),
@@ -86,7 +85,7 @@ fn figure(title: &str, words: &str, picture: &str) -> String {
     }
 }
 
-/// Each library with that figure in the workload, the floor first.
+/// Returns each library that has the figure in the workload, the floor first.
 fn entries(
     run: &Run,
     workload: &str,
@@ -98,7 +97,7 @@ fn entries(
         let spread = run.summary.find(workload, lib, name)?;
         Some(Entry {
             name: lib.clone(),
-            class: run.side(lib).class(),
+            class: run.role(lib).class(),
             value: spread.median,
             ends: (spread.min, spread.max),
             shape: run.shape(workload, lib),
@@ -108,7 +107,20 @@ fn entries(
     libs.iter().filter_map(entry).collect()
 }
 
-/// `67 µs, 1.04 × floor`
+fn floor_mark(entries: &[Entry]) -> Option<Mark> {
+    let floor = entries.iter().find(|entry| entry.class == "floor")?;
+    Some(Mark { value: floor.value, name: format!("floor: {}", floor.name) })
+}
+
+/// Returns the workload of this kind with 64 waiters, and where they are.
+fn with_64_waiters(run: &Run, kind: &str) -> Option<(String, &'static str)> {
+    let places = [("p=8", "in eight processes"), ("p=1", "in one process")];
+    let mut workloads =
+        places.map(|(processes, place)| (format!("{kind} w=64 {processes}"), place)).into_iter();
+    workloads.find(|(workload, _)| !run.libs(workload).is_empty())
+}
+
+/// Formats `67 µs, 1.04 × floor`.
 fn time_note(run: &Run, workload: &str, lib: &str, value: f64) -> String {
     let ratio = run.summary.find(workload, lib, "p50 × floor");
     let ratio = ratio.map(|ratio| format!(", {} × floor", short(ratio.median)));
@@ -118,51 +130,38 @@ fn time_note(run: &Run, workload: &str, lib: &str, value: f64) -> String {
 fn times(run: &Run, workload: &str, words: &str, title: &str) -> String {
     let note = |lib: &str, spread: Spread| time_note(run, workload, lib, spread.median);
     let entries = entries(run, workload, "p50 µs", note);
-    let floor = entries.iter().find(|entry| entry.class == "floor");
-    let mark =
-        floor.map(|floor| Mark { value: floor.value, name: format!("floor: {}", floor.name) });
+    let mark = floor_mark(&entries);
     let picture = distributions(&entries, Unit::Micros, "time, logarithmic", mark.as_ref());
     figure(title, words, &picture)
 }
 
-fn counts(run: &Run, workload: &str, name: &str, axis: &str, mark: Option<&Mark>) -> String {
+fn counts(run: &Run, workload: &str, name: &str, mark: Option<&Mark>) -> String {
     let note = |_: &str, spread: Spread| short(spread.median);
-    bars(&entries(run, workload, name, note), Unit::Plain, axis, mark)
+    bars(&entries(run, workload, name, note), Unit::Plain, name, mark)
 }
 
 fn pairs(run: &Run) -> String {
     let mut page = times(
         run,
         "pairs c=1",
-        "One task takes a lock that nobody else wants and lets it go, again and again. How the times of one such pair \
-         are spread; the black line is the median, which stands at the right.",
-        "Acquire and release, nobody else there",
+        "One task acquires and releases an uncontended lock, again and again: the distribution of the times of such a \
+         pair. The black line is the median, which is printed at the right.",
+        "Uncontended acquire and release",
     );
-    let floor = |name: &str| {
-        let spread = run.floor("pairs c=1", name)?;
-        Some(Mark { value: spread.median, name: "floor".to_owned() })
+    let count = |name: &str| {
+        let floor = run.floor("pairs c=1", name);
+        let mark = floor.map(|floor| Mark { value: floor.median, name: "floor".to_owned() });
+        counts(run, "pairs c=1", name, mark.as_ref())
     };
     page += &figure(
-        "What a pair asks of the server",
-        "Requests of one acquire and release, as the server counts them. Fencing tokens are included where there are any.",
-        &counts(
-            run,
-            "pairs c=1",
-            "requests a pair",
-            "requests a pair",
-            floor("requests a pair").as_ref(),
-        ),
+        "Requests of a pair",
+        "Requests of one acquire and release, as the server counts them. They include fencing tokens, if there are any.",
+        &count("requests a pair"),
     );
     page += &figure(
-        "How often a pair goes to the server and back",
-        "Counted through a relay that makes the way longer: with a distant server, this times the way is what a pair takes.",
-        &counts(
-            run,
-            "pairs c=1",
-            "round trips a pair",
-            "round trips a pair",
-            floor("round trips a pair").as_ref(),
-        ),
+        "Round trips of a pair",
+        "Counted through a relay that adds latency: with a distant server, a pair takes this many times the round-trip time.",
+        &count("round trips a pair"),
     );
     for tasks in [64, 1024] {
         let workload = format!("pairs c={tasks}");
@@ -172,12 +171,10 @@ fn pairs(run: &Run) -> String {
             format!("{}/s{ratio}", with_unit(spread.median, Unit::Plain))
         };
         let entries = entries(run, &workload, "pairs/s", note);
-        let mark = entries.iter().find(|entry| entry.class == "floor");
-        let mark =
-            mark.map(|floor| Mark { value: floor.value, name: format!("floor: {}", floor.name) });
+        let mark = floor_mark(&entries);
         page += &figure(
             &format!("Pairs a second, {tasks} tasks in one process"),
-            "Each task has a lock of its own. Longer is better. The floor sends all requests on one socket and waits for none.",
+            "Each task has a lock of its own. Longer is better. The floor pipelines all requests on one socket.",
             &bars(&entries, Unit::Plain, "pairs a second", mark.as_ref()),
         );
     }
@@ -188,10 +185,10 @@ fn hand_offs(run: &Run) -> String {
     let mut page = times(
         run,
         "handoff local w=8",
-        "Nine tasks of one process pass a lock around: from the release until the next one has it. Only those count that \
-         had been waiting when the lock was let go. The floor is one round trip to the server, if there is one. tokio's mutex \
-         shows what it takes without one, and is what locks-16 has to be compared with: each holds for half a millisecond, \
-         after which a processor has to get going again.",
+        "Nine tasks of one process take turns with a lock: the time from a release until the next task holds it. Only \
+         waiters that were queued before the release count. The floor is one round trip to the server, if there is one. \
+         tokio's mutex shows the time without a server, and is the comparison for locks-16: each task holds the lock \
+         for half a millisecond, in which the processor goes idle.",
         "From a release to the next holder, in one process",
     );
     page += &times(
@@ -202,13 +199,12 @@ fn hand_offs(run: &Run) -> String {
     );
     page += &figure(
         "Round trips of a hand-off",
-        "Between two processes, counted through a relay. A release has to reach the server and the word of it the next holder: \
-         half a round trip each. Libraries that look from time to time are not here: they find out when they look. Where \
-         waiters pause at random, as those of a quorum do, it is an estimate.",
+        "Between two processes, counted through a relay. A release has to reach the server, and its notification the \
+         next holder: half a round trip each. Libraries that poll are left out: their hand-offs depend on the interval. \
+         Where waiters pause at random, as those of a quorum do, it is an estimate.",
         &counts(
             run,
             "handoff relay",
-            "round trips a hand-off",
             "round trips a hand-off",
             Some(&Mark { value: 1.0, name: "at least: there and back".to_owned() }),
         ),
@@ -217,26 +213,23 @@ fn hand_offs(run: &Run) -> String {
 }
 
 fn crowds(run: &Run) -> String {
-    let workload = ["crowd w=64 p=8", "crowd w=64 p=1"];
-    let workload = workload.into_iter().find(|workload| !run.libs(workload).is_empty());
-    let Some(workload) = workload else { return String::new() };
+    let Some((workload, place)) = with_64_waiters(run, "crowd") else { return String::new() };
+    let workload = workload.as_str();
     let note = |lib: &str, spread: Spread| {
         let unfair = run.summary.find(workload, lib, "max wait / mean wait");
         let unfair = unfair.map(|unfair| format!(", longest {} × mean", short(unfair.median)));
-        format!("{} % passed{}", short(spread.median * 100.0), unfair.unwrap_or_default())
+        format!("{} % overtaken{}", short(spread.median * 100.0), unfair.unwrap_or_default())
     };
     let mut entries = entries(run, workload, "share served out of order", note);
     entries.retain(|entry| !entry.shape.is_empty());
     let picture = if entries.is_empty() { String::new() } else { orders(&entries) };
-    let place = if workload.ends_with("p=8") { "in eight processes" } else { "in one process" };
     figure(
-        "Who is served when",
+        "Order of service",
         &format!(
-            "64 waiters {place} take a lock once each. They came one process after the other, those who look from time to time \
-             all at once. A dot for each: to the right \
-             those who came later, up those who were served later. On the dashed line nobody is passed by one who came \
-             after. Below: of all pairs of waiters, how many were served in the wrong order, and how much longer than the \
-             mean the longest wait was, from the first release on."
+            "64 waiters {place} acquire a lock once each. Their processes came one after the other, and all at once if \
+             they poll. Each dot is a waiter: further right came later, further up was served later. On the dashed line \
+             no waiter is overtaken by a later one. Below: the share of all pairs of waiters that were served in the \
+             wrong order, and the longest wait divided by the mean, from the first release on."
         ),
         &picture,
     )
@@ -253,7 +246,7 @@ fn growth(run: &Run) -> String {
         let last = shape.last()?[1];
         Some(Entry {
             name: lib.clone(),
-            class: run.side(lib).class(),
+            class: run.role(lib).class(),
             value: last,
             ends: (last, last),
             shape,
@@ -264,20 +257,19 @@ fn growth(run: &Run) -> String {
     if entries.is_empty() {
         return String::new();
     }
-    let floor = Mark { value: 2.0, name: "at least, one by one: enter, let go".to_owned() };
+    let floor = Mark { value: 2.0, name: "at least, one by one: enqueue, release".to_owned() };
     figure(
-        "What a waiter costs, by how many wait",
-        "So many waiters in five processes take a lock once each: requests to the server for each of them. Flat is good: \
-         then a long line costs no more than a short one. Behind each name what it is at the right end of its line.",
+        "Requests of a waiter, by the number of waiters",
+        "So many waiters in five processes acquire a lock once each: requests to the server for each of them. A flat \
+         line is good: a waiter in a long queue costs no more than one in a short queue. The number behind each name is \
+         that of its last point.",
         &curves(&entries, "waiters, logarithmic", "requests a waiter, logarithmic", &floor),
     )
 }
 
 fn waiting(run: &Run) -> String {
-    let workload = ["idle w=64 p=8", "idle w=64 p=1"];
-    let workload = workload.into_iter().find(|workload| !run.libs(workload).is_empty());
-    let Some(workload) = workload else { return String::new() };
-    let place = if workload.ends_with("p=8") { "in eight processes" } else { "in one process" };
+    let Some((workload, place)) = with_64_waiters(run, "idle") else { return String::new() };
+    let workload = workload.as_str();
     let note = |lib: &str, spread: Spread| {
         let cpu = run.summary.find(workload, lib, "client CPU ms/s");
         let cpu = cpu.map(|cpu| format!(", CPU {} %", short(cpu.median / 10.0)));
@@ -286,10 +278,10 @@ fn waiting(run: &Run) -> String {
     let entries = entries(run, workload, "requests/s", note);
     let floor = Mark { value: 0.0, name: "at least: none".to_owned() };
     figure(
-        "What waiting costs while nothing happens",
+        "The cost of waiting for a held lock",
         &format!(
-            "64 waiters {place} stand behind a lock that stays taken: requests a second of all together, and how much of a \
-             processor their processes use."
+            "64 waiters {place} wait for a lock that stays held: the requests a second of all of them together, and the \
+             share of a processor that their processes use."
         ),
         &bars(&entries, Unit::Plain, "requests a second", Some(&floor)),
     )
@@ -303,14 +295,15 @@ fn takeovers(run: &Run) -> String {
     };
     let note = |lib: &str, spread: Spread| timed(lib, spread.median);
     let mut entries = entries(run, "killed", "late p50 ms", note);
-    // The same for all of them.
+    // The session is the same for all of them.
     let session =
         run.libs("killed").iter().find_map(|lib| run.summary.find("killed", lib, "session s"));
     let Some(session) = session.map(|session| session.median) else {
         return figure(
             "After a holder was killed",
-            "A process that holds ten locks with leases of 2 s ends by SIGKILL. How long after the end of its lease (of its \
-             life, where there are no leases) others had its locks. Never earlier: the holder may live.",
+            "A process that holds ten locks with leases of 2 s is killed with SIGKILL: the time from the end of its \
+             lease (of its life, where there are no leases) until waiters hold its locks. Never earlier: the holder \
+             might live.",
             &distributions(
                 &entries,
                 Unit::Millis,
@@ -326,9 +319,9 @@ fn takeovers(run: &Run) -> String {
     figure(
         "After a holder was killed",
         &format!(
-            "A process that holds ten locks ends by SIGKILL. Its locks last as long as its session, here {} s from when the \
-             server last heard of it. How long after the kill others had its locks; the tables below count from the end of \
-             such a session.",
+            "A process that holds ten locks is killed with SIGKILL. Its locks last as long as its session, here {} s from \
+             its last request: the time from the kill until waiters hold its locks. The tables below count from the end \
+             of such a session.",
             short(session)
         ),
         &distributions(
@@ -347,7 +340,7 @@ fn held(run: &Run) -> String {
     };
     let note = |_: &str, spread: Spread| format!("{}/s", with_unit(spread.median, Unit::Plain));
     let entries = entries(run, workload, "requests/s", note);
-    // n=10000 ttl=5s: each lock at each third of the lease, 64 together.
+    // n=10000 ttl=5s: each lock is renewed at each third of the lease, 64 together.
     let number = |key: &str| {
         let word = workload.split(' ').find_map(|word| word.strip_prefix(key))?;
         word.trim_end_matches('s').parse::<f64>().ok()
@@ -357,14 +350,14 @@ fn held(run: &Run) -> String {
     figure(
         "Many locks held at once",
         &format!(
-            "One process holds and renews locks ({}): requests a second. Libraries that renew nothing by themselves are not here.",
+            "One process holds and renews locks ({}): requests a second. Libraries that do not renew by themselves are left out.",
             escaped(workload)
         ),
         &bars(&entries, Unit::Plain, "requests a second", mark.as_ref()),
     )
 }
 
-/// Everything, to look things up.
+/// Formats tables of all figures.
 fn tables(run: &Run) -> String {
     let mut page = "<details><summary>All figures: median (least–most)</summary>".to_owned();
     for (workload, lines) in &run.summary.workloads {
@@ -380,8 +373,8 @@ fn tables(run: &Run) -> String {
     page + "</details>"
 }
 
-impl Side {
-    /// Its colour.
+impl Role {
+    /// Returns its colour.
     fn class(self) -> &'static str {
         match self {
             Self::Floor => "floor",

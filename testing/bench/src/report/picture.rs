@@ -1,44 +1,44 @@
-//! Pictures, as SVG that stands in the page. One row for each library, the floor first.
+//! Pictures, as inline SVG. One row for each library, the floor first.
 
 use std::fmt::Write as _;
 
 use super::table::short;
 
 pub(super) const WIDTH: f64 = 900.0;
-/// Names stand left of this, values right of the other.
+/// Names are left of this, values right of the other.
 const LEFT: f64 = 175.0;
 const RIGHT: f64 = 690.0;
 const ROW: f64 = 26.0;
 
-/// What a value counts, so that axes can be labelled.
+/// The unit of a value, for the labels of axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Micros,
     Millis,
-    /// Said by the axis' title.
+    /// The title of the axis names the unit.
     Plain,
 }
 
 /// A library in a picture.
 pub(super) struct Entry {
     pub(super) name: String,
-    /// `floor`, `ours`, `other` or `tuned`: its colour.
+    /// The colour: `floor`, `ours`, `other` or `tuned`.
     pub(super) class: &'static str,
     pub(super) value: f64,
-    /// Between which values the rounds lie.
+    /// The least and the greatest value of all rounds.
     pub(super) ends: (f64, f64),
     pub(super) shape: Vec<[f64; 2]>,
-    /// What stands behind it.
+    /// The text at the end of the row.
     pub(super) note: String,
 }
 
-/// A line across a picture, and what it is.
+/// A line across a picture, and its name.
 pub(super) struct Mark {
     pub(super) value: f64,
     pub(super) name: String,
 }
 
-/// Distributions, one below the other, on a logarithmic axis that all share.
+/// Draws distributions, one below the other, on a shared logarithmic axis.
 pub(super) fn distributions(
     entries: &[Entry],
     unit: Unit,
@@ -72,7 +72,7 @@ pub(super) fn distributions(
     svg.close()
 }
 
-/// A bar for each value, from zero.
+/// Draws a bar for each value, from zero.
 pub(super) fn bars(entries: &[Entry], unit: Unit, title: &str, mark: Option<&Mark>) -> String {
     let most = entries.iter().map(|entry| entry.ends.1).chain(mark.map(|mark| mark.value));
     let axis = Axis::linear(most.fold(0.0, f64::max), LEFT, RIGHT);
@@ -93,7 +93,7 @@ pub(super) fn bars(entries: &[Entry], unit: Unit, title: &str, mark: Option<&Mar
     svg.close()
 }
 
-/// A line for each library, by how many wait, both axes logarithmic.
+/// Draws a line for each library over the number of waiters, on logarithmic axes.
 pub(super) fn curves(entries: &[Entry], across: &str, up: &str, floor: &Mark) -> String {
     const TOP: f64 = 14.0;
     const FOOT: f64 = 330.0;
@@ -118,14 +118,10 @@ pub(super) fn curves(entries: &[Entry], across: &str, up: &str, floor: &Mark) ->
             entry.shape.iter().map(|p| format!("{:.1},{:.1}", x.at(p[0]), y.at(p[1]))).collect();
         svg.write(&format!("<polyline class=\"{}\" points=\"{}\"/>", entry.class, path.join(" ")));
         for point in &entry.shape {
-            let (cx, cy) = (x.at(point[0]), y.at(point[1]));
-            svg.write(&format!(
-                "<circle class=\"{}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3\"/>",
-                entry.class
-            ));
+            svg.dot(entry.class, x.at(point[0]), y.at(point[1]), 3);
         }
         svg.line("rail", x.at(*last_x), y.at(*last_y), RIGHT, y.at(*last_y));
-        labels.push((y.at(*last_y), "who", format!("{} {}", entry.name, entry.note)));
+        labels.push((y.at(*last_y), "note", format!("{} {}", entry.name, entry.note)));
     }
     for (at, class, label) in apart(labels, 13.0, FOOT) {
         svg.text(class, RIGHT + 8.0, at + 4.0, &label);
@@ -133,7 +129,7 @@ pub(super) fn curves(entries: &[Entry], across: &str, up: &str, floor: &Mark) ->
     svg.close()
 }
 
-/// Labels with the height of a line between each two, none below `foot`.
+/// Moves labels apart by the height of a line, with none below `foot`.
 fn apart<T>(
     mut labels: Vec<(f64, &'static str, T)>,
     line: f64,
@@ -153,7 +149,8 @@ fn apart<T>(
     labels
 }
 
-/// In which place each waiter came, and in which it was served: a diagonal, if nobody was passed.
+/// Draws the position of each waiter by arrival and by service: a diagonal, if no waiter was
+/// overtaken.
 pub(super) fn orders(entries: &[Entry]) -> String {
     const SIDE: f64 = 130.0;
     const CELL: f64 = 180.0;
@@ -172,11 +169,7 @@ pub(super) fn orders(entries: &[Entry]) -> String {
         ));
         svg.line("bound", left + 4.0, top + SIDE - 4.0, left + SIDE - 4.0, top + 4.0);
         for [came, served] in &entry.shape {
-            let (cx, cy) = (left + at(*came), top + SIDE - at(*served));
-            svg.write(&format!(
-                "<circle class=\"{}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"2\"/>",
-                entry.class
-            ));
+            svg.dot(entry.class, left + at(*came), top + SIDE - at(*served), 2);
         }
         svg.text("tick start", left, top + SIDE + 14.0, "came first → last");
         svg.turned("served first → last", left - 6.0, top + SIDE / 2.0);
@@ -187,7 +180,7 @@ pub(super) fn orders(entries: &[Entry]) -> String {
     svg.close()
 }
 
-/// From values to places.
+/// A mapping of values to coordinates.
 struct Axis {
     logarithmic: bool,
     from: f64,
@@ -197,7 +190,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Over all these values, and some more at both ends.
+    /// Spans all these values, and a little more at both ends.
     fn logarithmic(values: impl Iterator<Item = f64>, left: f64, right: f64) -> Option<Self> {
         let logs: Vec<f64> = values.filter(|value| *value > 0.0).map(f64::log10).collect();
         let least = logs.iter().copied().fold(f64::INFINITY, f64::min);
@@ -218,12 +211,12 @@ impl Axis {
         self.left + part * (self.right - self.left)
     }
 
-    /// As wide as a twentieth of a power of ten.
+    /// Returns the width of a twentieth of a power of ten.
     fn step(&self) -> f64 {
         ((self.right - self.left) / (self.to - self.from) / 20.0).max(1.5)
     }
 
-    /// Round values, not too many.
+    /// Returns round values, not too many.
     fn ticks(&self) -> Vec<f64> {
         if !self.logarithmic {
             let rough = self.to / 6.0;
@@ -248,9 +241,9 @@ impl Axis {
 struct Canvas(String);
 
 impl Canvas {
-    fn open(height: f64, what: &str) -> Self {
-        let what = escaped(what);
-        Self(format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{what}\">"))
+    fn open(height: f64, label: &str) -> Self {
+        let label = escaped(label);
+        Self(format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{label}\">"))
     }
 
     fn write(&mut self, text: &str) {
@@ -275,12 +268,17 @@ impl Canvas {
         );
     }
 
+    fn dot(&mut self, class: &str, x: f64, y: f64, radius: u32) {
+        self.0 +=
+            &format!("<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
+    }
+
     fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
         let text = escaped(text);
         let _ = write!(self.0, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
     }
 
-    /// Read from below.
+    /// Writes text that is read from below.
     fn turned(&mut self, text: &str, x: f64, y: f64) {
         let text = escaped(text);
         let _ = write!(
@@ -289,7 +287,7 @@ impl Canvas {
         );
     }
 
-    /// Whose row it is, and what came of it.
+    /// Writes the name of the row's library, and its note.
     fn names(&mut self, entry: &Entry, y: f64) {
         let class = if entry.class == "ours" { "name end strong" } else { "name end" };
         self.text(class, LEFT - 8.0, y, &entry.name);
@@ -310,7 +308,7 @@ impl Canvas {
         let Some(mark) = mark else { return };
         let at = axis.at(mark.value);
         self.line("bound", at, top, at, foot);
-        // On the side where there is room.
+        // On the side with more room.
         let class = if at > f64::midpoint(axis.left, axis.right) {
             "boundtext end"
         } else {
@@ -320,7 +318,7 @@ impl Canvas {
     }
 }
 
-/// Three digits, with the unit that fits.
+/// Formats three digits, with a suitable unit.
 pub(super) fn with_unit(value: f64, unit: Unit) -> String {
     let micros = match unit {
         Unit::Plain if value >= 1e6 => return format!("{} M", short(value / 1e6)),

@@ -1,35 +1,36 @@
-//! What a run has written, read again.
+//! Recorded runs.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::summary::Line;
-use super::{Figures, Row, Shape, Summary};
+use super::Summary;
+use super::summary::LibSummary;
+use crate::model::{Figures, Row, Shape};
 
-/// What has to be the same where figures of two runs stand in one table.
+/// The keys that have to be equal if figures of two runs share a table.
 const PLACE: [&str; 5] = ["cpu", "cpus", "machine", "profile", "server"];
 
-/// A run: its environment, and what it measured.
+/// A run: its environment, and its measurements.
 pub(super) struct Run {
     pub(super) environment: Value,
     pub(super) summary: Summary,
     rows: Vec<Row>,
 }
 
-/// Whose a library is.
+/// The relation of a library to this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub(super) enum Role {
     Floor,
     Ours,
-    /// Our requests without the rest of us.
+    /// Our requests without our library.
     Bare,
     Other,
     Tuned,
 }
 
 impl Run {
-    /// All runs in the files, in which each begins with its environment.
+    /// Reads all runs of a file, in which each begins with its environment.
     pub(super) fn read(path: &Path) -> Result<Vec<Self>, String> {
         let at = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| format!("{at}: {e}"))?;
@@ -55,22 +56,23 @@ impl Run {
         Self { environment, summary: Summary::of(&rows), rows }
     }
 
-    /// One run for each backend: what a later one has measured takes the place of what those before it had of the same
-    /// workloads. And a line for each figure that got lost on the way.
+    /// Merges the runs of each backend: the workloads of a later run replace those of earlier ones.
+    /// Also returns a line for each figure that is lost by it.
     pub(super) fn merged(runs: Vec<Self>) -> Result<(Vec<Self>, Vec<String>), String> {
         let mut merged: Vec<Self> = Vec::new();
         let mut lost = Vec::new();
         for run in runs {
             match merged.iter_mut().find(|known| known.backend() == run.backend()) {
                 None => merged.push(run),
-                Some(known) => lost.extend(known.renew(run)?),
+                Some(known) => lost.extend(known.replace_workloads(run)?),
             }
         }
         Ok((merged, lost))
     }
 
-    /// Whole workloads: a figure belongs to the floor and to the others that were measured beside it.
-    fn renew(&mut self, later: Self) -> Result<Vec<String>, String> {
+    /// Replaces whole workloads, as a figure belongs to the floor and the libraries that were
+    /// measured beside it.
+    fn replace_workloads(&mut self, later: Self) -> Result<Vec<String>, String> {
         for key in PLACE {
             let (one, other) = (&self.environment[key], &later.environment[key]);
             if one != other {
@@ -80,7 +82,7 @@ impl Run {
         }
         let mut order: Vec<String> = self.workloads().map(str::to_owned).collect();
         let again: Vec<String> = later.workloads().map(str::to_owned).collect();
-        let lost = self.lost_by(&later);
+        let lost = self.missing_from(&later);
         let is_whole = order.iter().all(|workload| again.contains(workload));
         order.extend(again.iter().filter(|new| !order.contains(new)).cloned().collect::<Vec<_>>());
         let mut environment = later.environment;
@@ -99,10 +101,11 @@ impl Run {
         Ok(lost)
     }
 
-    /// What of a workload that was measured again was not measured again.
-    fn lost_by(&self, later: &Self) -> Vec<String> {
+    /// Lists the figures that the later run of a workload does not have.
+    fn missing_from(&self, later: &Self) -> Vec<String> {
         let mut lost = Vec::new();
-        let again = |workload: &&(String, Vec<Line>)| later.workloads().any(|w| w == workload.0);
+        let again =
+            |workload: &&(String, Vec<LibSummary>)| later.workloads().any(|w| w == workload.0);
         for (workload, lines) in self.summary.workloads.iter().filter(again) {
             for line in lines {
                 let is_lost = |name: &&str| later.summary.find(workload, &line.lib, name).is_none();
@@ -123,7 +126,7 @@ impl Run {
         self.summary.workloads.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The kinds of workloads that are of a later run than the rest.
+    /// Returns the kinds of workloads that are from a later run than the rest.
     pub(super) fn again(&self) -> Vec<&str> {
         let titles = self.environment["again"].as_array().into_iter().flatten();
         let mut kinds: Vec<&str> =
@@ -132,15 +135,17 @@ impl Run {
         kinds
     }
 
-    /// The lines that it was read from.
+    /// Returns the lines from which it was read.
     pub(super) fn lines(&self) -> String {
         let environment = serde_json::json!({ "environment": self.environment });
         let rows = self.rows.iter().map(|row| format!("{}\n", row.to_json()));
         format!("{environment}\n{}", rows.collect::<String>())
     }
 
-    /// The same in fewer lines, without what pictures show: of all rounds the least, the median and the greatest, which
-    /// is what tables show. It can be read again.
+    /// Returns fewer lines, without the points of pictures.
+    ///
+    /// They have the least, the median and the greatest value of all rounds, as tables show them.
+    /// They can be read again.
     pub(super) fn compact(&self) -> String {
         let environment = json!({ "environment": self.environment });
         let mut text = format!("{environment}\n");
@@ -157,9 +162,8 @@ impl Run {
                     }
                 }
                 for (round, figures) in rounds.into_iter().enumerate() {
-                    let (workload, lib) = (workload.clone(), line.lib.clone());
-                    let row = Row { workload, lib, round, figures, shape: Shape::new() };
-                    if !row.figures.is_empty() {
+                    if !figures.is_empty() {
+                        let row = Row::new(workload, &line.lib, round, figures);
                         text += &format!("{}\n", row.to_json());
                     }
                 }
@@ -172,56 +176,56 @@ impl Run {
         self.environment["backend"].as_str().unwrap_or("unknown")
     }
 
-    /// What was run: `quorum:5` for `quorum-5`.
+    /// Returns the URL of the run: `quorum:5` for `quorum-5`.
     pub(super) fn url(&self) -> String {
         let (scheme, servers) = self.backend().split_once('-').unwrap_or((self.backend(), ""));
         format!("{scheme}:{servers}")
     }
 
-    /// The libraries of other projects.
+    /// Returns the libraries of other projects.
     pub(super) fn others(&self) -> Vec<String> {
         let others = self.environment["others"].as_object();
         others.into_iter().flatten().map(|(name, _)| name.clone()).collect()
     }
 
-    pub(super) fn side(&self, lib: &str) -> Side {
+    pub(super) fn role(&self, lib: &str) -> Role {
         let is_other = self.environment["others"].get(lib).is_some();
         let is_by_hand = self.environment["peers"]
             .as_array()
             .is_some_and(|peers| peers.iter().any(|peer| peer.as_str() == Some(lib)));
         match lib {
-            lib if lib.starts_with("locks") => Side::Ours,
-            lib if lib.starts_with("bare-") => Side::Bare,
-            lib if is_other && lib.contains(", ") => Side::Tuned,
-            _ if is_other || is_by_hand => Side::Other,
-            _ => Side::Floor,
+            lib if lib.starts_with("locks") => Role::Ours,
+            lib if lib.starts_with("bare-") => Role::Bare,
+            lib if is_other && lib.contains(", ") => Role::Tuned,
+            _ if is_other || is_by_hand => Role::Other,
+            _ => Role::Floor,
         }
     }
 
-    /// Who took part, floors first and those of others last.
+    /// Returns the libraries, floors first and those of other projects last.
     pub(super) fn libs(&self, workload: &str) -> Vec<String> {
         let lines = self.summary.workloads.iter().find(|(name, _)| name == workload);
         let lines = lines.map(|(_, lines)| lines.as_slice()).unwrap_or_default();
         let mut libs: Vec<String> = lines.iter().map(|line| line.lib.clone()).collect();
-        // A tuned one behind the same as it comes.
-        libs.sort_by_key(|lib| match self.side(lib) {
-            // In the order in which they were measured: the first one is what the others are divided by.
-            Side::Floor => (0, String::new()),
-            Side::Ours => (1, lib.clone()),
-            Side::Bare => (2, String::new()),
-            Side::Other | Side::Tuned => (3, lib.to_lowercase()),
+        // A tuned one follows the same library with its defaults.
+        libs.sort_by_key(|lib| match self.role(lib) {
+            // In the order of measurement: the others are divided by the first one.
+            Role::Floor => (0, String::new()),
+            Role::Ours => (1, lib.clone()),
+            Role::Bare => (2, String::new()),
+            Role::Other | Role::Tuned => (3, lib.to_lowercase()),
         });
         libs
     }
 
-    /// The figure of the floor.
+    /// Finds the figure of the floor.
     pub(super) fn floor(&self, workload: &str, figure: &str) -> Option<super::summary::Spread> {
         let libs = self.libs(workload);
-        let floor = libs.iter().find(|lib| self.side(lib) == Side::Floor)?;
+        let floor = libs.iter().find(|lib| self.role(lib) == Role::Floor)?;
         self.summary.find(workload, floor, figure)
     }
 
-    /// What pictures show, of all rounds together.
+    /// Returns the points of pictures, of all rounds together.
     pub(super) fn shape(&self, workload: &str, lib: &str) -> Shape {
         let rows = self.rows.iter().filter(|row| row.workload == workload && row.lib == lib);
         let mut points: Shape = rows.flat_map(|row| row.shape.iter().copied()).collect();
@@ -238,7 +242,7 @@ impl Run {
     }
 }
 
-/// What is in the second is in the first as well, then; lists keep their order.
+/// Adds everything in `new` to `known`; lists keep their order.
 fn add_all(known: &mut Value, new: &mut Value) {
     match (known, new) {
         (Value::Object(known), Value::Object(new)) => known.append(new),
@@ -251,7 +255,7 @@ fn add_all(known: &mut Value, new: &mut Value) {
     }
 }
 
-/// No measurement has more.
+/// Rounds to six digits, more than any measurement has.
 fn six_digits(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
@@ -259,12 +263,11 @@ fn six_digits(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Figure;
+    use crate::model::Figure;
 
     fn row(workload: &str, lib: &str, round: usize, value: f64) -> Row {
         let figures = Figures::from([(Figure::time("f"), value), (Figure::count("same"), 2.0)]);
-        let (workload, lib) = (workload.to_owned(), lib.to_owned());
-        Row { workload, lib, round, figures, shape: vec![[1.0, 2.0]] }
+        Row { shape: vec![[1.0, 2.0]], ..Row::new(workload, lib, round, figures) }
     }
 
     fn run(cpu: &str, rows: Vec<Row>) -> Run {
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_again_takes_the_place_of_what_it_was() {
+    fn a_later_run_replaces_its_workloads() {
         let whole = vec![
             row("pairs c=1", "locks", 0, 1.0),
             row("pairs c=1", "theirs", 0, 2.0),
@@ -296,14 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_two_machines_are_not_put_together() {
+    fn runs_of_two_machines_are_not_merged() {
         let runs = ["a", "b"].map(|cpu| run(cpu, vec![row("idle", "locks", 0, 1.0)]));
         let why = Run::merged(runs.into()).err().unwrap();
         assert_eq!(why, "two runs of redis, whose cpu is \"a\" and \"b\"");
     }
 
     #[test]
-    fn what_is_kept_in_few_lines_has_the_same_tables() {
+    fn a_compact_run_has_the_same_tables() {
         let rounds = [9.0, 1.0, 3.0, 4.0].into_iter().enumerate();
         let rows = rounds.map(|(round, value)| row("idle", "locks", round, value)).collect();
         let whole = run("a", rows);

@@ -1,15 +1,15 @@
-//! All rounds of a library put together: the median, and how far the rounds lie apart.
+//! All rounds of a library together: the median and the range.
 
-use super::{Figure, Row};
+use crate::model::{Figure, Row};
 
 #[derive(Debug)]
 pub(crate) struct Summary {
     /// Workloads and libraries in the order of their first rows.
-    pub(crate) workloads: Vec<(String, Vec<Line>)>,
+    pub(crate) workloads: Vec<(String, Vec<LibSummary>)>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct LibSummary {
     pub(crate) lib: String,
     pub(crate) figures: Vec<(Figure, Spread)>,
 }
@@ -23,14 +23,14 @@ pub(crate) struct Spread {
 
 impl Summary {
     pub(crate) fn of(rows: &[Row]) -> Self {
-        let mut workloads: Vec<(String, Vec<Line>)> = Vec::new();
+        let mut workloads: Vec<(String, Vec<LibSummary>)> = Vec::new();
         for row in rows {
             let lines = entry(
                 &mut workloads,
                 |(name, _)| *name == row.workload,
                 || (row.workload.clone(), Vec::new()),
             );
-            entry(&mut lines.1, |line| line.lib == row.lib, || Line::of(&row.lib, row, rows));
+            entry(&mut lines.1, |line| line.lib == row.lib, || LibSummary::of(&row.lib, row, rows));
         }
         Self { workloads }
     }
@@ -41,19 +41,20 @@ impl Summary {
         line.figures.iter().find(|(known, _)| known.name == figure).map(|(_, spread)| *spread)
     }
 
-    /// It had locks before the leases of those who held them had ended: how late it was says nothing good of it.
+    /// Returns whether the library took locks over before their leases had ended. How late it was
+    /// is then no merit.
     pub(super) fn breaks_leases(&self, workload: &str, lib: &str) -> bool {
         self.too_early(workload, lib).is_some()
     }
 
-    /// How many of its takeovers were too early, if any were.
+    /// Returns the number of its takeovers that were too early, if any were.
     pub(super) fn too_early(&self, workload: &str, lib: &str) -> Option<f64> {
         let early = self.find(workload, lib, "takeovers too early")?.median;
         (early > 0.0).then_some(early)
     }
 }
 
-/// The element that is meant, put at the end if there is none.
+/// Returns the matching element, or appends a new one.
 fn entry<T>(list: &mut Vec<T>, is_meant: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
     let at = list.iter().position(is_meant).unwrap_or_else(|| {
         list.push(make());
@@ -62,7 +63,7 @@ fn entry<T>(list: &mut Vec<T>, is_meant: impl Fn(&T) -> bool, make: impl FnOnce(
     &mut list[at]
 }
 
-impl Line {
+impl LibSummary {
     fn of(lib: &str, like: &Row, rows: &[Row]) -> Self {
         let rows = rows.iter().filter(|row| row.workload == like.workload && row.lib == lib);
         let mut values: Vec<(Figure, Vec<f64>)> = Vec::new();

@@ -1,12 +1,13 @@
-//! The summary, for people.
+//! The summary as text.
 
 use std::fmt;
 use std::ops::Range;
 
-use super::summary::{Line, Spread};
-use super::{Figure, Summary};
+use super::Summary;
+use super::summary::{LibSummary, Spread};
+use crate::model::Figure;
 
-/// What the columns of libraries may take side by side; the names of figures take some thirty more.
+/// The columns of libraries side by side; the names of figures take some thirty more.
 const WIDTH: usize = 110;
 
 impl fmt::Display for Summary {
@@ -15,7 +16,7 @@ impl fmt::Display for Summary {
             writeln!(f, "\nmedian (least–most) of all rounds")?;
             writeln!(
                 f,
-                "× floor: divided by what the floor took right before and after; it has the first column"
+                "× floor: divided by the floor, measured right before and after, which is the first column"
             )?;
         }
         for (workload, lines) in &self.workloads {
@@ -33,9 +34,9 @@ impl Summary {
     }
 }
 
-/// One column for each library, one row for each figure: there are more figures than fit side by side. The first row
-/// has the names.
-pub(super) fn cells(lines: &[Line]) -> Vec<Vec<String>> {
+/// Returns one column for each library and one row for each figure, as more figures than libraries
+/// would not fit side by side. The first row has the names.
+pub(super) fn cells(lines: &[LibSummary]) -> Vec<Vec<String>> {
     let mut figures: Vec<Figure> = lines
         .iter()
         .flat_map(|line| line.figures.iter().map(|(figure, _)| figure.clone()))
@@ -52,7 +53,7 @@ pub(super) fn cells(lines: &[Line]) -> Vec<Vec<String>> {
     std::iter::once(head).chain(figures.iter().map(row)).collect()
 }
 
-fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
+fn table(f: &mut fmt::Formatter<'_>, lines: &[LibSummary]) -> fmt::Result {
     let rows = cells(lines);
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -71,7 +72,7 @@ fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
     Ok(())
 }
 
-/// As many of these columns as fit side by side, and one at least.
+/// Returns as many of these columns as fit side by side, and at least one.
 fn fitting(columns: Range<usize>, width: impl Fn(usize) -> usize) -> Range<usize> {
     let mut wide = 0;
     let fits = |column: &usize| {
@@ -82,13 +83,13 @@ fn fitting(columns: Range<usize>, width: impl Fn(usize) -> usize) -> Range<usize
     columns.start..columns.start + count.max(1)
 }
 
-fn cell(line: &Line, figure: &Figure) -> String {
+fn cell(line: &LibSummary, figure: &Figure) -> String {
     let spread = line.figures.iter().find(|(known, _)| known == figure);
     spread.map(|(_, spread)| spread.to_string()).unwrap_or_default()
 }
 
 impl fmt::Display for Spread {
-    /// `median (min–max)`, or just the number if all rounds agree.
+    /// Formats `median (min–max)`, or just the number if all rounds agree.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [median, min, max] = [self.median, self.min, self.max].map(short);
         match min == max {
@@ -98,7 +99,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Three digits are all that a measurement has.
+/// Formats three digits: a measurement has no more.
 pub(super) fn short(value: f64) -> String {
     let text = match value.abs() {
         100.0.. => return format!("{value:.0}"),

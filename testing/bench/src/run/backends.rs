@@ -1,47 +1,49 @@
-//! The backends that can be measured. A new one is an entry here, a file in `services/` if it has a
-//! server, floors in `worker/floors/`, and a goals file.
+//! The backends that can be measured.
+//!
+//! A new one is an entry here, a file in `services/` if it has a server, floors in
+//! `worker/floors/`, and a goals file.
 
-use super::Stop;
-use super::others::{ON_FILES, ON_MEMCACHED, ON_QUORUMS, ON_REDIS, ON_ZOOKEEPER, Other};
-use super::services::{self, Place};
+use super::error::{Result, RunError};
+use super::others::{ON_FILES, ON_MEMCACHED, ON_QUORUMS, ON_REDIS, ON_ZOOKEEPER, OtherLib};
+use super::services::{self, Target};
 
-/// How a backend is measured.
+/// A backend, and the parameters of its measurements.
 pub(crate) struct Backend {
-    /// What its URLs begin with.
+    /// The prefix of its URLs.
     pub(crate) scheme: &'static str,
-    /// Puts up what the URL names; a bare scheme gets something of its own.
-    pub(crate) start: fn(&str) -> Result<Place, Stop>,
+    /// Starts the target of a URL; a bare scheme gets a new one.
+    pub(crate) start: fn(&str) -> Result<Target>,
     /// The floor for one task at a time.
     pub(crate) floor: &'static str,
     /// The floor for many tasks at once.
     pub(crate) crowd_floor: &'static str,
-    /// What people use instead, shown beside it where one task is at work.
-    pub(crate) beside: &'static [&'static str],
-    /// Our own requests without us, shown beside it where many tasks are at work, too.
+    /// Common alternatives, shown beside it where one task works.
+    pub(crate) alternatives: &'static [&'static str],
+    /// Our own requests without our library, shown beside it also where many tasks work.
     pub(crate) bare: Option<&'static str>,
-    /// Libraries of other projects, which are measured if they are asked for.
-    pub(crate) others: &'static [Other],
+    /// Libraries of other projects, which are measured on request.
+    pub(crate) others: &'static [OtherLib],
     /// Locks exclude other processes, too.
     pub(crate) between_processes: bool,
-    /// When a waiter gets the lock of a holder that was killed.
+    /// The moment from which a waiter can get the lock of a killed holder.
     pub(crate) takeover: Takeover,
-    /// Those who wait pause at random, or look from time to time: a hand-off is no number of round trips.
+    /// Waiters pause at random or poll: a hand-off is not a number of round trips.
     pub(crate) pauses: bool,
-    /// Hand-offs in one measurement: fewer where waiters look from time to time.
+    /// Hand-offs in one measurement: fewer if waiters poll.
     pub(crate) hand_offs: u64,
-    /// How many locks one process holds at once, and their lease.
+    /// The number of locks that one process holds at once, and their lease in ms.
     pub(crate) held: (usize, u64),
-    /// How many wait in the deepest queue.
+    /// The number of waiters in the deepest queue.
     pub(crate) deep: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takeover {
-    /// When the last lease ends.
+    /// The end of the last lease.
     Lease,
-    /// When so many seconds have passed since the server heard of its session.
+    /// So many seconds after the last request of the session.
     Session(u64),
-    /// When the process ends.
+    /// The end of the process.
     Death,
 }
 
@@ -51,7 +53,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::memory,
         floor: "tokio-mutex",
         crowd_floor: "tokio-mutex",
-        beside: &[],
+        alternatives: &[],
         bare: None,
         others: &[],
         between_processes: false,
@@ -66,7 +68,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::file,
         floor: "file-lock",
         crowd_floor: "file-lock",
-        beside: &["flock(1)"],
+        alternatives: &["flock(1)"],
         bare: None,
         others: ON_FILES,
         between_processes: true,
@@ -82,7 +84,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::redis,
         floor: "raw-redis",
         crowd_floor: "mux-redis",
-        beside: &[],
+        alternatives: &[],
         bare: Some("bare-redis"),
         others: ON_REDIS,
         between_processes: true,
@@ -97,15 +99,15 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::zookeeper,
         floor: "raw-zookeeper",
         crowd_floor: "mux-zookeeper",
-        beside: &[],
+        alternatives: &[],
         bare: None,
         others: ON_ZOOKEEPER,
         between_processes: true,
-        takeover: Takeover::Session(services::SESSION_OF_THE_KILLED),
+        takeover: Takeover::Session(services::SHORT_SESSION),
         pauses: false,
         hand_offs: 400,
         held: (1_000, 5_000),
-        // Each one who comes reads the whole line.
+        // Each new waiter reads the whole queue.
         deep: 1_000,
     },
     Backend {
@@ -113,13 +115,13 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::memcached,
         floor: "raw-memcached",
         crowd_floor: "mux-memcached",
-        beside: &[],
+        alternatives: &[],
         bare: None,
         others: ON_MEMCACHED,
         between_processes: true,
         takeover: Takeover::Lease,
         pauses: true,
-        // Between processes each one takes a look, 15 ms on average.
+        // Between processes each waiter polls, after 15 ms on average.
         hand_offs: 64,
         held: (10_000, 5_000),
         deep: 10_000,
@@ -129,7 +131,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::quorum,
         floor: "slowest-member",
         crowd_floor: "slowest-member",
-        beside: &[],
+        alternatives: &[],
         bare: None,
         others: ON_QUORUMS,
         between_processes: true,
@@ -142,35 +144,35 @@ pub(crate) const BACKENDS: &[Backend] = &[
     },
 ];
 
-/// What runs of it and their goals files are called: `redis`, and by its size `quorum-5`.
-pub(crate) fn title(backend: &Backend, servers: usize) -> String {
+/// Returns the name of its runs and goals files: `redis`, and by its size `quorum-5`.
+pub(crate) fn run_name(backend: &Backend, servers: usize) -> String {
     match servers {
         0 | 1 => backend.scheme.to_owned(),
         many => format!("{}-{many}", backend.scheme),
     }
 }
 
-/// The backend of a run that is called like that.
-fn titled(title: &str) -> Option<&'static Backend> {
-    let scheme = title.split('-').next().unwrap_or_default();
+/// Finds the backend of a run by the name of the run.
+fn by_name(run_name: &str) -> Option<&'static Backend> {
+    let scheme = run_name.split('-').next().unwrap_or_default();
     BACKENDS.iter().find(|backend| backend.scheme == scheme)
 }
 
-/// Those who wait for its locks of ours pause at random, or look from time to time.
-pub(crate) fn pauses(title: &str) -> bool {
-    titled(title).is_some_and(|backend| backend.pauses)
+/// Returns whether waiters for our locks on it pause at random or poll.
+pub(crate) fn pauses(run_name: &str) -> bool {
+    by_name(run_name).is_some_and(|backend| backend.pauses)
 }
 
-/// Why that library of another project was measured on it only as it comes.
-pub(crate) fn untuned(title: &str, lib: &str) -> Option<&'static str> {
-    titled(title)?.others.iter().find(|other| other.name() == lib)?.untuned()
+/// Returns why the library of another project was measured only with its defaults.
+pub(crate) fn untuned(run_name: &str, lib: &str) -> Option<&'static str> {
+    by_name(run_name)?.others.iter().find(|other| other.name() == lib)?.untuned()
 }
 
-pub(crate) fn of(url: &str) -> Result<&'static Backend, Stop> {
+pub(crate) fn of(url: &str) -> Result<&'static Backend> {
     let scheme = url.split(':').next().unwrap_or_default();
     BACKENDS.iter().find(|backend| backend.scheme == scheme).ok_or_else(|| {
         let known: Vec<String> = BACKENDS.iter().map(|b| format!("{}:", b.scheme)).collect();
-        // Not what was written: without a colon in its place it may be anything, also a password.
-        Stop::Failed(format!("no such backend to measure; known are {}", known.join(", ")))
+        // Without the URL: if it has no colon, it can be anything, even a password.
+        RunError::Failed(format!("no such backend to measure; known are {}", known.join(", ")))
     })
 }

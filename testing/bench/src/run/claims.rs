@@ -1,67 +1,61 @@
-//! What holders wrote down, and what must not be in it.
+//! The claims that holders recorded, and the promises that they must not break.
 
 use serde_json::{Value, json};
 
-use super::Stop;
-use crate::report::Shape;
+use super::error::{Result, RunError};
+use crate::model::Shape;
 
-/// One hold of a lock, as its holder saw it; nanoseconds of `CLOCK_MONOTONIC`.
+/// One hold of a lock, as its holder saw it, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
-    /// Which worker.
+    /// The index of the worker.
     pub(crate) peer: usize,
     pub(crate) asked: u64,
     pub(crate) acquired: u64,
-    pub(crate) let_go: u64,
+    pub(crate) releasing: u64,
     pub(crate) token: Option<u64>,
 }
 
-/// All claims of one lock, in the order in which it was acquired.
+/// All claims of one lock, in the order of their acquisition.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Claims(Vec<Claim>);
 
 impl Claims {
-    /// Reads the answer to `collect` and adds what it says of the lock `name`.
-    pub(crate) fn add(&mut self, peer: usize, name: &str, answer: &Value) -> Result<(), Stop> {
+    /// Reads the answer to `collect` and adds its claims of the lock `name`.
+    pub(crate) fn add(&mut self, peer: usize, name: &str, answer: &Value) -> Result<()> {
         let claims = answer["claims"].get(name).and_then(Value::as_array);
         for claim in claims.into_iter().flatten() {
             let claim = Claim::parse(peer, claim);
-            let claim = claim.ok_or_else(|| Stop::Failed(format!("no claims: {answer}")))?;
+            let claim = claim.ok_or_else(|| RunError::Failed(format!("no claims: {answer}")))?;
             self.0.push(claim);
         }
         self.0.sort_by_key(|claim| claim.acquired);
         Ok(())
     }
 
-    /// Adds a hold that ended at `killed` with its holder, who was told so when it was acquired: it is the
-    /// answer to `hold`.
-    pub(crate) fn add_killed(
-        &mut self,
-        peer: usize,
-        held: &Value,
-        killed: u64,
-    ) -> Result<(), Stop> {
+    /// Adds a hold that ended at `killed` with its holder. `held` is the answer to `hold`.
+    pub(crate) fn add_killed(&mut self, peer: usize, held: &Value, killed: u64) -> Result<()> {
         let claim = json!([held["asked"], held["acquired"], killed, killed, held["token"]]);
         let claim = Claim::parse(peer, &claim);
-        self.0.push(claim.ok_or_else(|| Stop::Failed(format!("no answer to hold: {held}")))?);
+        self.0.push(claim.ok_or_else(|| RunError::Failed(format!("no answer to hold: {held}")))?);
         Ok(())
     }
 
-    /// Exclusion and fencing: what no run may break.
-    pub(crate) fn check(&self, name: &str) -> Result<(), Stop> {
+    /// Checks exclusion and fencing, which no run may break.
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
         for (before, after) in self.pairs() {
-            if before.let_go > after.acquired {
-                return Err(Stop::Void(format!(
+            if before.releasing > after.acquired {
+                return Err(RunError::Void(format!(
                     "two held {name} at once: one until {}, the next one from {}, {} ns earlier",
-                    before.let_go,
+                    before.releasing,
                     after.acquired,
-                    before.let_go - after.acquired
+                    before.releasing - after.acquired
                 )));
             }
             if let Some((older, newer)) = before.token.zip(after.token)
                 && older >= newer
             {
-                return Err(Stop::Void(format!(
+                return Err(RunError::Void(format!(
                     "the fencing token of {name} did not grow: {older}, then {newer}"
                 )));
             }
@@ -73,43 +67,46 @@ impl Claims {
         self.0.len()
     }
 
-    /// When the last holder let go.
-    pub(crate) fn last_let_go(&self) -> Option<u64> {
-        self.0.last().map(|claim| claim.let_go)
+    /// Returns the time of the last release.
+    pub(crate) fn last_release(&self) -> Option<u64> {
+        self.0.last().map(|claim| claim.releasing)
     }
 
-    /// How long it took until all were served, from when the first one let go.
+    /// Returns the time from the first release until all waiters were served, in nanoseconds.
     pub(crate) fn all_served(&self) -> u64 {
-        let first = self.0.first().map_or(0, |claim| claim.let_go);
-        self.last_let_go().map_or(0, |last| last.saturating_sub(first))
+        let first = self.0.first().map_or(0, |claim| claim.releasing);
+        self.last_release().map_or(0, |last| last.saturating_sub(first))
     }
 
-    /// When the second owner knew.
+    /// Returns when the second holder acquired the lock.
     pub(crate) fn taken_over(&self) -> Option<u64> {
         self.0.get(1).map(|claim| claim.acquired)
     }
 
-    /// Hand-offs to somebody who had waited for at least `settled` when the lock was let go: from
-    /// there until the next owner knew. Who came later did not wait for it.
+    /// Returns the hand-offs to waiters that had waited for at least `settled` at the release.
+    ///
+    /// Each lasts from the release until the next holder knows. A later waiter did not wait for it.
     pub(crate) fn hand_offs(&self, settled: u64) -> Vec<HandOff> {
         self.pairs()
-            .filter(|(before, after)| after.asked + settled <= before.let_go)
+            .filter(|(before, after)| after.asked + settled <= before.releasing)
             .map(|(before, after)| HandOff {
-                nanos: after.acquired - before.let_go,
+                nanos: after.acquired - before.releasing,
                 within_process: before.peer == after.peer,
             })
             .collect()
     }
 
-    /// How long each one waited, but for the first one, who found the lock free. Before that one let go for the
-    /// first time nobody could be served: what was waited until then says nothing of who is served when.
+    /// Returns the wait of each waiter; the first holder found the lock free.
+    ///
+    /// A wait counts from the first release on. No waiter could be served before, so the time until
+    /// then does not show the order of service.
     pub(crate) fn waits(&self) -> Vec<u64> {
-        let begun = self.0.first().map_or(0, |first| first.let_go);
+        let begun = self.0.first().map_or(0, |first| first.releasing);
         let waited = |claim: &Claim| claim.acquired - claim.asked.max(begun).min(claim.acquired);
         self.0.iter().skip(1).map(waited).collect()
     }
 
-    /// The share of all pairs of waiters in which the one who asked later was served first.
+    /// Returns the share of all pairs of waiters in which the later one was served first.
     pub(crate) fn inversions(&self) -> f64 {
         let waiters = &self.0[1.min(self.0.len())..];
         let inverted: usize = waiters
@@ -121,7 +118,7 @@ impl Claims {
         inverted as f64 / pairs.max(1) as f64
     }
 
-    /// For each waiter, in which place it came, and in which it was served.
+    /// Returns for each waiter its position by arrival and by service.
     pub(crate) fn order(&self) -> Shape {
         let waiters = &self.0[1.min(self.0.len())..];
         let came_before =
@@ -143,17 +140,17 @@ pub(crate) struct HandOff {
 }
 
 impl Claim {
-    /// `[asked, acquired, let_go, freed, token]`
+    /// Parses `[asked, acquired, let_go, freed, token]`.
     fn parse(peer: usize, claim: &Value) -> Option<Self> {
         let time = |i: usize| claim.get(i)?.as_u64();
-        let (asked, acquired, let_go) = (time(0)?, time(1)?, time(2)?);
-        if !(asked <= acquired && acquired <= let_go) {
+        let (asked, acquired, releasing) = (time(0)?, time(1)?, time(2)?);
+        if !(asked <= acquired && acquired <= releasing) {
             return None;
         }
         let token = match claim.get(4)? {
             Value::Null => None,
             token => Some(token.as_str()?.parse().ok()?),
         };
-        Some(Self { peer, asked, acquired, let_go, token })
+        Some(Self { peer, asked, acquired, releasing, token })
     }
 }

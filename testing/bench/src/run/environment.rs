@@ -1,4 +1,4 @@
-//! Where figures come from: one line of JSON.
+//! The origin of figures: one line of JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,13 +6,14 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::backends::title;
+use super::backends::run_name;
 use super::bench::Bench;
+use super::cpu;
+use super::error::Result;
 use super::others::Found;
-use super::{Stop, cpu};
 
-pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
-    let server = bench.place.server.as_ref().map(|server| server.version()).transpose()?;
+pub(crate) fn json(bench: &Bench<'_>) -> Result<Value> {
+    let server = bench.target.server.as_ref().map(|server| server.version()).transpose()?;
     let kernel = rustix::system::uname();
     let pins = bench.pins.as_ref();
     Ok(json!({
@@ -20,7 +21,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "lock-bench": env!("CARGO_PKG_VERSION"),
             "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
             "rustc": rustc(),
-            "backend": title(bench.backend, bench.server().map_or(0, |server| server.addrs().len())),
+            "backend": run_name(bench.backend, bench.server().map_or(0, |server| server.addrs().len())),
             "server": server,
             "others": others(&bench.others),
             "peers": peers(bench),
@@ -32,21 +33,21 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "load": load(),
             "server_cpus": pins.map(|pins| &pins.server),
             "worker_cpus": pins.map(|pins| &pins.workers),
-            "worker_threads": bench.args.threads,
-            "rounds": bench.args.rounds,
-            "seconds": bench.args.seconds,
-            "delay_ms": bench.args.delay,
-            "foreign_percent": bench.args.foreign,
-            "exact": bench.args.exact,
+            "worker_threads": bench.settings.threads,
+            "rounds": bench.settings.rounds,
+            "seconds": bench.settings.seconds,
+            "delay_ms": bench.settings.delay,
+            "foreign_percent": bench.settings.foreign,
+            "exact": bench.settings.exact,
             "seed": bench.seed,
         }
     }))
 }
 
-/// What else is measured that is neither ours nor a floor.
+/// Returns the other libraries that are neither ours nor a floor.
 fn peers<'a>(bench: &'a Bench<'_>) -> Vec<&'a str> {
-    let by_hand = bench.args.peer.iter().map(|peer| &*peer.name);
-    by_hand.chain(bench.backend.beside.iter().copied()).collect()
+    let by_hand = bench.settings.peer.iter().map(|peer| &*peer.name);
+    by_hand.chain(bench.backend.alternatives.iter().copied()).collect()
 }
 
 fn others(found: &[Found]) -> BTreeMap<&str, String> {
@@ -59,7 +60,7 @@ fn others(found: &[Found]) -> BTreeMap<&str, String> {
         .collect()
 }
 
-/// The compiler that is here now, most likely the one that was used.
+/// Returns the version of the installed compiler, most likely the one that was used.
 fn rustc() -> Option<String> {
     let output = Command::new("rustc").arg("--version").output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -71,7 +72,7 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Runnable processes, averaged over a minute.
+/// Returns the number of runnable processes, averaged over a minute.
 fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }

@@ -1,46 +1,36 @@
-//! What people use instead: locks of other projects, measured when they are asked for, as far as they are there.
+//! Locks of other projects, which are measured on request if they are installed.
 //!
-//! Another one is a row here, and a worker in `peers/`.
+//! A new one is a row here, and a worker in `peers/`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::peer::Lib;
+use super::peer::{Lib, Wakeup};
 
-/// A lock of another project, as its users get it, or tuned as its own documents say.
+/// A lock of another project, with its defaults or tuned as its own documents say.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherLib {
     /// Its column.
     name: &'static str,
     worker: Worker,
-    /// Words for its worker.
+    /// Arguments of its worker.
     options: &'static [&'static str],
-    waiting: Waiting,
+    wakeup: Wakeup,
     tuning: Tuning,
 }
 
-/// What is known of the pause between two looks of those who wait.
+/// Whether the interval between two polls of a waiter is tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tuning {
-    /// This is the same library as the row before, with another pause: it differs only where somebody waits.
+    /// The same library as the row before, with another interval: it differs only under contention.
     Tuned,
-    /// The row behind this one has another pause.
+    /// The next row has another interval.
     Follows,
-    /// It has no other row, and this is why.
+    /// It has no other row, for this reason.
     None(&'static str),
 }
 
-/// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
-/// for those who are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// They look from time to time.
-    Polls,
-    /// Somebody tells them.
-    Told,
-}
-
-/// What runs it. Told no URL, each but the first says which version of the library there is.
+/// The program that runs it. Without a URL, each but the first prints the version of the library.
 #[derive(Clone, Copy, Debug)]
 enum Worker {
     /// This program.
@@ -57,73 +47,78 @@ enum Worker {
     Rust(&'static str),
 }
 
-/// As it comes, where nothing can be tuned: because it …
-const fn alone(name: &'static str, worker: Worker, waiting: Waiting, why: &'static str) -> Other {
-    Other { name, worker, options: &[], waiting, tuning: Tuning::None(why) }
+/// Builds a row with the defaults for a library without tuning. `why` completes "it …".
+const fn untunable(
+    name: &'static str,
+    worker: Worker,
+    wakeup: Wakeup,
+    why: &'static str,
+) -> OtherLib {
+    OtherLib { name, worker, options: &[], wakeup, tuning: Tuning::None(why) }
 }
 
-/// Whose waiters are told.
-const fn told(name: &'static str, worker: Worker) -> Other {
-    alone(name, worker, Told, "is told")
+/// Builds a row for a library that notifies its waiters.
+const fn notified(name: &'static str, worker: Worker) -> OtherLib {
+    untunable(name, worker, Notified, "notifies its waiters")
 }
 
-/// Of the same library: as it comes, and with the pause between two looks as short as its documents say one may.
-const fn row(name: &'static str, worker: Worker) -> Other {
-    Other { name, worker, options: &[], waiting: Polls, tuning: Tuning::Follows }
+/// Builds a row with the defaults; the next row has the shortest interval that the documents allow.
+const fn row(name: &'static str, worker: Worker) -> OtherLib {
+    OtherLib { name, worker, options: &[], wakeup: Polls, tuning: Tuning::Follows }
 }
 
-const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> Other {
-    Other { name, worker, options, waiting: Polls, tuning: Tuning::Tuned }
+const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> OtherLib {
+    OtherLib { name, worker, options, wakeup: Polls, tuning: Tuning::Tuned }
 }
 
-use Waiting::{Polls, Told};
+use Wakeup::{Notified, Polls};
 use Worker::{BeanShell, DebianPython, Node, Own, Python, Rust};
 
-pub(crate) const ON_FILES: &[Other] = &[alone(
+pub(crate) const ON_FILES: &[OtherLib] = &[untunable(
     "distributed-lock",
     Rust("distributed-lock-file"),
     Polls,
-    "looks after 10 ms, then after twice as long each time up to a second, and has no option for it",
+    "polls after 10 ms, then after twice as long each time up to a second, and has no option for it",
 )];
 
-pub(crate) const ON_REDIS: &[Other] = &[
+pub(crate) const ON_REDIS: &[OtherLib] = &[
     row("rslock", Rust("rslock")),
     tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"]),
-    alone("distributed-lock", Rust("distributed-lock-redis"), Polls, "does not wait at all"),
+    untunable("distributed-lock", Rust("distributed-lock-redis"), Polls, "does not wait at all"),
     row("redis-py", Python("redis_py.py")),
     tuned("redis-py, 10 ms", Python("redis_py.py"), &["sleep=0.01"]),
-    told("python-redis-lock", Python("python_redis_lock.py")),
+    notified("python-redis-lock", Python("python_redis_lock.py")),
     row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
-    alone("redis-semaphore", Node("redis_semaphore.js"), Polls, "looks every 10 ms as it comes"),
+    untunable("redis-semaphore", Node("redis_semaphore.js"), Polls, "polls every 10 ms by default"),
     row("node-redlock", Node("redlock.js")),
     tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
 ];
 
-pub(crate) const ON_QUORUMS: &[Other] =
+pub(crate) const ON_QUORUMS: &[OtherLib] =
     &[row("rslock", Rust("rslock")), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
 
-pub(crate) const ON_ZOOKEEPER: &[Other] = &[
-    told("zookeeper-crate", Own),
-    told("kazoo", DebianPython("kazoo_lock.py")),
-    told("curator", BeanShell("Curator.bsh")),
+pub(crate) const ON_ZOOKEEPER: &[OtherLib] = &[
+    notified("zookeeper-crate", Own),
+    notified("kazoo", DebianPython("kazoo_lock.py")),
+    notified("curator", BeanShell("Curator.bsh")),
 ];
 
-pub(crate) const ON_MEMCACHED: &[Other] = &[
-    alone("memcache-crate", Own, Polls, "has no lock that could wait"),
+pub(crate) const ON_MEMCACHED: &[OtherLib] = &[
+    untunable("memcache-crate", Own, Polls, "has no lock that could wait"),
     row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
 ];
 
-/// What was looked for: its name, and which version there is, or how it is installed.
+/// The name of a library, and its version or how to install it.
 pub(crate) type Found = (&'static str, Result<String, String>);
 
-impl Other {
+impl OtherLib {
     pub(crate) fn name(self) -> &'static str {
         self.name
     }
 
-    /// Why it was measured only as it comes: it …
+    /// Returns why it was measured only with its defaults: it …
     pub(crate) fn untuned(self) -> Option<&'static str> {
         match self.tuning {
             Tuning::None(why) => Some(why),
@@ -131,19 +126,19 @@ impl Other {
         }
     }
 
-    /// How it is run, if it is there.
+    /// Finds the library, if it is installed.
     pub(crate) fn find(self, threads: usize) -> (Option<Lib>, Found) {
         let tuned = self.tuning == Tuning::Tuned;
         if matches!(self.worker, Own) {
-            let lib = Lib::own(self.name, threads).waiting(self.waiting, tuned);
+            let lib = Lib::own(self.name, threads).wakeup(self.wakeup, tuned);
             return (Some(lib), (self.name, Ok("as compiled in".into())));
         }
         let mut command = self.worker.command();
         match version(&command) {
             Some(version) => {
                 command.extend(self.options.iter().map(|&word| word.to_owned()));
-                let lib = Lib::script(self.name, command).waiting(self.waiting, tuned);
-                let lib = if self.worker.is_cold_at_first() { lib.warmed_up() } else { lib };
+                let lib = Lib::script(self.name, command).wakeup(self.wakeup, tuned);
+                let lib = if self.worker.is_compiled_lazily() { lib.warmed_up() } else { lib };
                 (Some(lib), (self.name, Ok(format!("{version}{}", self.worker.note()))))
             }
             None => (None, (self.name, Err(self.worker.installed_by()))),
@@ -180,12 +175,13 @@ impl Worker {
         words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// What it runs is compiled while it runs, so that its first second is slower than those that follow.
-    fn is_cold_at_first(self) -> bool {
+    /// Returns whether it is compiled while it runs, so that its first second is slower than later
+    /// ones.
+    fn is_compiled_lazily(self) -> bool {
         matches!(self, Self::BeanShell(_) | Self::Node(_))
     }
 
-    /// What has to be known of its figures.
+    /// Returns a note on its figures.
     fn note(self) -> &'static str {
         match self {
             Self::BeanShell(_) => {
@@ -214,7 +210,8 @@ const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
     /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
     /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
 
-/// Where `peers/setup` puts things: `peers` in the target directory, which this program is in, too.
+/// Returns the directory of `peers/setup`: `peers` in the target directory, which holds this
+/// program, too.
 fn installed() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let mut above = program.ancestors();
@@ -236,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_no_version_is_not_there() {
+    fn a_worker_without_a_version_is_missing() {
         let of = |words: &[&str]| version(&words.iter().map(|&w| w.into()).collect::<Vec<_>>());
         assert_eq!(of(&["/nowhere/at/all", "worker"]), None);
         assert_eq!(of(&["false"]), None);
@@ -245,15 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_left_out_and_said_so() {
+    fn a_missing_worker_is_reported() {
         let (lib, (name, version)) = row("x", Python("no_such_worker.py")).find(0);
         assert!(lib.is_none() && name == "x");
         assert_eq!(version.unwrap_err(), "testing/bench/peers/setup python");
     }
 
-    /// Who polls has a second row, or a reason why not.
+    /// A library that polls has a second row, or a reason against it.
     #[test]
-    fn a_row_that_says_that_another_follows_is_followed_by_it() {
+    fn polling_libraries_have_a_tuned_row_or_a_reason() {
         for table in [ON_FILES, ON_REDIS, ON_QUORUMS, ON_ZOOKEEPER, ON_MEMCACHED] {
             for (i, other) in table.iter().enumerate() {
                 let next = table.get(i + 1).filter(|next| next.tuning == Tuning::Tuned);

@@ -8,54 +8,64 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::others::Waiting;
-use super::{Stop, cpu};
+use super::cpu;
+use super::error::{Result, RunError};
 
-/// How long a worker may take to come up, and to do what is no work.
+/// The limit for the start of a worker, and for commands that do no work.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// What to run for a library.
+/// A library, and the command that runs its worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Lib {
     pub(crate) name: String,
-    /// Program and arguments; the URL goes behind them.
+    /// Program and arguments, followed by the URL.
     command: Vec<String>,
     threads: usize,
-    kind: Kind,
-    /// It is slow at first, and is to be measured only after a while.
+    origin: Origin,
+    /// It is slow at first, and is measured only after a while.
     warms_up: bool,
 }
 
-/// Whose a library is.
+/// The owner of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Ours, a floor, or one that was given by hand.
+enum Origin {
+    /// Ours, a floor, or one that was given as an option.
     Own,
-    /// That of another project.
-    Other { waiting: Waiting, tuned: bool },
+    /// Another project.
+    Other { wakeup: Wakeup, tuned: bool },
 }
 
-/// So many rounds are enough for a library of another project, most of which take long.
+/// How its waiters learn that the lock is free. Polls cost time and requests, so only libraries
+/// with notifications are measured with the largest crowds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wakeup {
+    /// They poll.
+    Polls,
+    /// They are notified.
+    Notified,
+}
+
+/// The rounds of a library of another project: most of them take long.
 const ROUNDS_OF_OTHERS: usize = 3;
 
 impl Lib {
-    /// A library that workers of this program know.
+    /// Creates a library that workers of this program know.
     pub(crate) fn own(name: &str, threads: usize) -> Self {
         let (name, command) = (name.to_owned(), Vec::new());
-        Self { name, command, threads, kind: Kind::Own, warms_up: false }
+        Self { name, command, threads, origin: Origin::Own, warms_up: false }
     }
 
-    /// A program that comes with us.
+    /// Creates a library with a worker program of this repository.
     pub(crate) fn script(name: &str, command: Vec<String>) -> Self {
         Self { command, ..Self::own(name, 0) }
     }
 
-    /// The same, known to be of another project.
-    pub(crate) fn waiting(self, waiting: Waiting, tuned: bool) -> Self {
-        Self { kind: Kind::Other { waiting, tuned }, ..self }
+    /// Marks the library as that of another project.
+    pub(crate) fn wakeup(self, wakeup: Wakeup, tuned: bool) -> Self {
+        Self { origin: Origin::Other { wakeup, tuned }, ..self }
     }
 
-    /// The same, known to be slow at first.
+    /// Marks the library as slow at first.
     pub(crate) fn warmed_up(self) -> Self {
         Self { warms_up: true, ..self }
     }
@@ -64,39 +74,39 @@ impl Lib {
         self.warms_up
     }
 
-    pub(crate) fn is_of_others(&self) -> bool {
-        matches!(self.kind, Kind::Other { .. })
+    pub(crate) fn is_other(&self) -> bool {
+        matches!(self.origin, Origin::Other { .. })
     }
 
-    /// Only how it waits is tuned.
+    /// Returns whether only its waiting is tuned.
     pub(crate) fn is_tuned(&self) -> bool {
-        matches!(self.kind, Kind::Other { tuned: true, .. })
+        matches!(self.origin, Origin::Other { tuned: true, .. })
     }
 
-    /// Its waiters look from time to time, and nobody tells them.
+    /// Returns whether its waiters poll.
     pub(crate) fn polls(&self) -> bool {
-        matches!(self.kind, Kind::Other { waiting: Waiting::Polls, .. })
+        matches!(self.origin, Origin::Other { wakeup: Wakeup::Polls, .. })
     }
 
-    /// How many of another project's waiters still make sense: threads, most of them, and each that polls sends
-    /// requests all the time.
-    pub(crate) fn most_waiters(&self) -> usize {
-        match self.kind {
-            Kind::Own => usize::MAX,
-            Kind::Other { waiting: Waiting::Told, .. } => 1000,
-            Kind::Other { waiting: Waiting::Polls, .. } => 100,
+    /// Returns the limit for the waiters of a library of another project. Most of them are threads,
+    /// and polls send requests all the time.
+    pub(crate) fn max_waiters(&self) -> usize {
+        match self.origin {
+            Origin::Own => usize::MAX,
+            Origin::Other { wakeup: Wakeup::Notified, .. } => 1000,
+            Origin::Other { wakeup: Wakeup::Polls, .. } => 100,
         }
     }
 
-    /// In how many rounds it is measured where ours is in so many.
+    /// Returns the number of rounds in which it is measured, where ours has `rounds`.
     pub(crate) fn rounds(&self, rounds: usize) -> usize {
-        match self.kind {
-            Kind::Own => rounds,
-            Kind::Other { .. } => rounds.min(ROUNDS_OF_OTHERS),
+        match self.origin {
+            Origin::Own => rounds,
+            Origin::Other { .. } => rounds.min(ROUNDS_OF_OTHERS),
         }
     }
 
-    /// `NAME=COMMAND`, where the command is split at spaces.
+    /// Parses `NAME=COMMAND`, where the command is split at spaces.
     pub(crate) fn foreign(text: &str) -> Result<Self, String> {
         let (name, command) = text.split_once('=').ok_or("write NAME=COMMAND")?;
         let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
@@ -131,8 +141,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a worker and waits until it is ready.
-    pub(crate) fn start(lib: &Lib, url: &str, cpus: Option<&[usize]>) -> Result<Self, Stop> {
-        let failed = |what: String| Stop::Failed(format!("the worker {}: {what}", lib.name));
+    pub(crate) fn start(lib: &Lib, url: &str, cpus: Option<&[usize]>) -> Result<Self> {
+        let failed = |why: String| RunError::Failed(format!("the worker {}: {why}", lib.name));
         let mut child = lib
             .command(url)
             .and_then(|mut command| command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn())
@@ -151,7 +161,7 @@ impl Peer {
             }
         });
         let mut peer = Self { name: lib.name.clone(), child, stdin, lines };
-        let ready = peer.answer(SOON)?;
+        let ready = peer.receive(SOON)?;
         match ready["ready"].as_u64() {
             Some(1) => Ok(peer),
             _ => Err(failed(format!("is not ready for this protocol: {ready}"))),
@@ -162,40 +172,40 @@ impl Peer {
         self.child.id()
     }
 
-    /// Gives a command and waits for the answer.
-    pub(crate) fn ask(&mut self, command: &str, bound: Duration) -> Result<Value, Stop> {
-        self.tell(command)?;
-        self.answer(bound)
+    /// Sends a command and waits for the answer.
+    pub(crate) fn ask(&mut self, command: &str, bound: Duration) -> Result<Value> {
+        self.send(command)?;
+        self.receive(bound)
     }
 
-    /// Gives a command. Its answer is to be fetched before the next one is given.
-    pub(crate) fn tell(&mut self, command: &str) -> Result<(), Stop> {
+    /// Sends a command. Its answer has to be received before the next command.
+    pub(crate) fn send(&mut self, command: &str) -> Result<()> {
         writeln!(self.stdin, "{command}").map_err(|e| self.failed(format!("is gone: {e}")))
     }
 
-    pub(crate) fn answer(&mut self, bound: Duration) -> Result<Value, Stop> {
+    pub(crate) fn receive(&mut self, bound: Duration) -> Result<Value> {
         let line = self.lines.recv_timeout(bound).map_err(|error| match error {
             RecvTimeoutError::Timeout => self.failed(format!("has not answered for {bound:?}")),
             RecvTimeoutError::Disconnected => self.failed("has ended"),
         })?;
         let answer: Value = serde_json::from_str(&line)
-            .map_err(|e| self.failed(format!("answers what is no JSON: {e}: {line}")))?;
+            .map_err(|e| self.failed(format!("answers without JSON: {e}: {line}")))?;
         match (answer["error"].as_str(), answer["cannot"].as_str()) {
             (None, None) => Ok(answer),
             (Some(error), _) => Err(self.failed(error)),
-            (None, Some(why)) => Err(Stop::Cannot(why.to_owned())),
+            (None, Some(why)) => Err(RunError::Unsupported(why.to_owned())),
         }
     }
 
     /// Kills it with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) {
-        // It fails only on a process that has been waited for.
+        // It fails only for a process that was already reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    fn failed(&self, what: impl Display) -> Stop {
-        Stop::Failed(format!("the worker {}: {what}", self.name))
+    fn failed(&self, why: impl Display) -> RunError {
+        RunError::Failed(format!("the worker {}: {why}", self.name))
     }
 }
 

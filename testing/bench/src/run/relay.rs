@@ -1,35 +1,35 @@
-//! A long way to the server: how many times it is gone there and back.
+//! A relay that adds latency before the server, to count round trips.
 
 use std::time::Duration;
 
+use lock_bench_worker::clock::MILLI;
 use lock_conformance::proxy::{Fault, Proxy};
 
-use super::Stop;
+use super::error::{Result, RunError};
 use super::services::Server;
-use crate::clock::MILLI;
 
-/// How often a time is taken at each length of the way, at least.
+/// The least number of times at each latency.
 const BATCHES: u64 = 3;
 
-/// And at most, where neighbours keep them apart.
+/// The greatest number, if other load keeps the times apart.
 const MAX_BATCHES: u64 = 12;
 
-/// How much longer the long way is than the short one.
+/// The ratio of the long latency to the short one.
 const STRETCH: u64 = 3;
 
-/// Requests of our own in each batch.
+/// Our own requests in each batch.
 const PINGS: usize = 2;
 
-/// A relay in front of a server. It is a delay line: what is sent at one time arrives together, however
-/// much is under way, so that it does not look as if requests waited for each other.
+/// A relay in front of a server. It is a delay line: requests that are sent together arrive
+/// together, however many are in flight. So they do not seem to wait for each other.
 pub(crate) struct Relay {
-    /// One to each server.
+    /// One for each server.
     proxies: Vec<Proxy>,
     pub(crate) url: String,
     delay: u64,
 }
 
-/// The shortest times on one way, in nanoseconds.
+/// The shortest times at one latency, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Times {
     work: Shortest,
@@ -59,18 +59,17 @@ impl Shortest {
         }
     }
 
-    /// Neighbours do not add the same twice.
+    /// Returns whether both agree: other load does not add the same time twice.
     fn agree(self) -> bool {
         self.1 / self.0 < 1.03
     }
 }
 
 impl Relay {
-    /// `delay`: what the short way takes in each direction, in ms.
-    pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self, Stop> {
+    /// Starts a relay. `delay` is the short latency in each direction, in ms.
+    pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self> {
         let proxies: Result<Vec<_>, _> = server.addrs().into_iter().map(Proxy::start).collect();
-        let proxies =
-            proxies.map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
+        let proxies = proxies.map_err(RunError::context("the relay cannot be started"))?;
         let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
         let url = server.url_at(&addrs);
         let relay = Self { proxies, url, delay: delay.max(1) };
@@ -78,22 +77,23 @@ impl Relay {
         Ok(relay)
     }
 
-    /// How often the way is gone there and back in what `time` does and takes the time of, in
-    /// nanoseconds. It is told the delay each way in ms.
+    /// Counts the round trips of the work that `time` does and measures, in nanoseconds. Its
+    /// argument is the delay in each direction, in ms.
     ///
-    /// The work is done on a short way and on a long one. What comes on top is the way; what is computed,
-    /// and what the relay adds, is the same in both and cancels out. Of several times the shortest
-    /// counts, when another one is about as short: neighbours only add to them. How long the way is in truth, the
-    /// cheapest of requests says, sent on the same way at the same time.
+    /// The work is done at a short and at a long latency. The difference is due to the latency:
+    /// computation, and the overhead of the relay, are the same in both and cancel out. Of several
+    /// times the shortest counts, if another one is nearly as short, as other load only adds to
+    /// them. The true latency is that of the cheapest requests, sent through the same relay at the
+    /// same time.
     pub(crate) fn round_trips(
         &self,
         server: &dyn Server,
-        mut time: impl FnMut(u64) -> Result<f64, Stop>,
-    ) -> Result<f64, Stop> {
-        let nothing = || Stop::Failed("through the relay, no time was taken".into());
+        mut time: impl FnMut(u64) -> Result<f64>,
+    ) -> Result<f64> {
+        let nothing = || RunError::Failed("through the relay, no time was taken".into());
         let mut shortest = [Times::NONE; 2];
         for batch in 1..=MAX_BATCHES {
-            // In turns, so that a busy second does not fall on one of the two alone.
+            // In turns, so that a busy second does not affect only one of the two.
             for (times, stretch) in shortest.iter_mut().zip([1, STRETCH]) {
                 self.stretch(stretch);
                 times.work.add(time(self.delay * stretch)?);
@@ -109,16 +109,16 @@ impl Relay {
             if batch >= BATCHES && (is_calm || (is_last && is_clear)) {
                 self.stretch(1);
                 let trips = (long.work.0 - short.work.0) / way;
-                // Not so if no time could be taken.
+                // It is infinite if no time was measured.
                 return trips.is_finite().then_some(trips).ok_or_else(nothing);
             }
         }
-        Err(Stop::Failed(
+        Err(RunError::Failed(
             "the machine is too busy to tell how long the way through the relay is".into(),
         ))
     }
 
-    /// Bytes to the server and from it so far.
+    /// Returns the bytes to the server and from it so far.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let stats = self.proxies.iter().map(Proxy::stats);
         stats.fold((0, 0), |(up, down), stats| {

@@ -1,32 +1,33 @@
-//! Times, taken so that they can be believed: each library right between two measurements of its floor,
-//! in an order that is drawn anew for each round, and thrown away if the machine was not ours.
+//! Reliable times: each library is measured between two measurements of its floor.
+//!
+//! The order is random in each round, and a slice is discarded if other processes used the machine.
 
-use super::Stop;
 use super::bench::Bench;
-use super::cpu::{self, Neighbours};
+use super::cpu::{self, ForeignLoad};
+use super::error::Result;
 use super::peer::Lib;
-use crate::report::{Figure, Figures, Shape};
+use crate::model::{Figure, Figures, Shape};
 
-/// How much a floor may move from one side of a slice to the other.
+/// The greatest ratio of a floor's figures before and after a slice.
 const STEADY: f64 = 1.25;
 
-/// After so many slices without a good one, no further one is tried.
+/// The number of slices without a good one after which no more are tried.
 const HOPELESS: usize = 3;
 
-/// What is measured.
+/// A series of measurements.
 pub(crate) struct Plan<'p> {
     pub(crate) workload: &'p str,
-    /// Each of them.
+    /// The libraries.
     pub(crate) libs: Vec<Lib>,
-    /// What the floor's row is called.
+    /// The name of the floor's row.
     pub(crate) floor_name: &'p str,
-    /// Figures that are also given as a ratio to the floor, and the ratio's name. The first one has to
-    /// stand still.
+    /// Figures that also become ratios to the floor, and the names of the ratios. The first one has
+    /// to be steady.
     pub(crate) ratios: &'p [(Figure, Figure)],
     pub(crate) rounds: usize,
 }
 
-/// How far a library has come.
+/// The progress of a library.
 struct Tally {
     lib: Lib,
     wanted: usize,
@@ -39,26 +40,26 @@ impl Tally {
         self.good < self.wanted
     }
 
-    /// It was measured too rarely.
+    /// Returns whether too few of its slices were good.
     fn is_refused(&self) -> bool {
         2 * self.good <= self.wanted
     }
 }
 
-/// What a measurement yields, and how long the processes were running that it started and ended.
-pub(crate) struct Measured {
+/// The result of a measurement, and the CPU time of the processes that it started and ended.
+pub(crate) struct Measurement {
     pub(crate) figures: Figures,
     pub(crate) shape: Shape,
     pub(crate) cpu: u64,
 }
 
-/// Measures every library so many times.
+/// Measures every library in so many rounds.
 pub(crate) fn run<'a>(
     bench: &mut Bench<'a>,
     plan: &Plan<'_>,
-    mut floor: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-    mut measure: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-) -> Result<(), Stop> {
+    mut floor: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+    mut measure: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+) -> Result<()> {
     let tally = |lib: &Lib| Tally {
         wanted: lib.rounds(plan.rounds),
         lib: lib.clone(),
@@ -66,10 +67,10 @@ pub(crate) fn run<'a>(
         thrown_away: 0,
     };
     let mut tallies: Vec<Tally> = plan.libs.iter().map(tally).collect();
-    // Half of the slices may be lost to neighbours; beyond that the machine is not fit for times.
+    // Half of the slices may be lost to other load. With more, the machine is not fit for times.
     for attempt in 0..2 * plan.rounds {
         let in_vain = attempt >= HOPELESS && tallies.iter().all(|tally| tally.good == 0);
-        let too_late = attempt >= plan.rounds && bench.elapsed() > bench.patience();
+        let too_late = attempt >= plan.rounds && bench.elapsed() > bench.retry_limit();
         if in_vain || too_late {
             break;
         }
@@ -77,9 +78,9 @@ pub(crate) fn run<'a>(
         bench.random.shuffle(&mut tallies);
         for tally in tallies.iter_mut().filter(|tally| tally.is_wanted()) {
             let which = format!("{}, {} of {}", tally.lib.name, tally.good + 1, tally.wanted);
-            bench.progress.say(plan.workload, &which);
+            bench.progress.show(plan.workload, &which);
             let slice = slice(bench, plan, &tally.lib, &mut floor, &mut measure);
-            match bench.unless_it_cannot(plan.workload, &tally.lib, slice)? {
+            match bench.unless_unsupported(plan.workload, &tally.lib, slice)? {
                 None => tally.wanted = 0,
                 Some(Ok((before, own))) => {
                     tally.good += 1;
@@ -109,22 +110,23 @@ pub(crate) fn run<'a>(
     Ok(())
 }
 
-/// One library between two measurements of its floor: those of the floor before it, and its own, with the ratios;
-/// or why they are worth nothing.
+/// Measures one library between two measurements of its floor.
+///
+/// Returns those of the floor before it, and its own with the ratios, or why they are unusable.
 fn slice<'a>(
     bench: &mut Bench<'a>,
     plan: &Plan<'_>,
     lib: &Lib,
-    floor: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-    measure: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-) -> Result<Result<(Measured, Measured), String>, Stop> {
-    let watch = Watch::start(bench);
+    floor: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+    measure: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measurement>,
+) -> Result<Result<(Measurement, Measurement), String>> {
+    let watch = QuietCheck::start(bench);
     let before = floor(bench, lib)?;
     let mut measured = measure(bench, lib)?;
     let after = floor(bench, lib)?;
     let ours = before.cpu + measured.cpu + after.cpu;
     let verdict =
-        steady(plan, &before.figures, &after.figures).and_then(|()| watch.quiet(bench, ours));
+        steady(plan, &before.figures, &after.figures).and_then(|()| watch.check(bench, ours));
     if let Err(why) = verdict {
         return Ok(Err(why));
     }
@@ -138,10 +140,10 @@ fn slice<'a>(
     Ok(Ok((before, measured)))
 }
 
-/// Takes back what was measured too rarely.
+/// Removes the rows of libraries that were measured too rarely.
 fn refuse(bench: &mut Bench<'_>, plan: &Plan<'_>, tallies: &[Tally]) {
     if tallies.iter().all(Tally::is_refused) {
-        // A floor alone says nothing.
+        // A floor alone is meaningless.
         bench.rows.retain(|row| row.workload != plan.workload || row.round == 0);
     }
     for Tally { lib, good, thrown_away, .. } in tallies.iter().filter(|tally| tally.is_refused()) {
@@ -163,38 +165,35 @@ fn steady(plan: &Plan<'_>, before: &Figures, after: &Figures) -> Result<(), Stri
         return Ok(());
     };
     let moved = before.max(*after) / before.min(*after);
-    match moved <= STEADY {
-        true => Ok(()),
-        false => Err(format!("its floor moved by {:.0} %", (moved - 1.0) * 100.0)),
-    }
+    let moved_by = || format!("its floor moved by {:.0} %", (moved - 1.0) * 100.0);
+    (moved <= STEADY).then_some(()).ok_or_else(moved_by)
 }
 
-/// What others do during a measurement.
-pub(super) struct Watch {
-    neighbours: Neighbours,
+/// A check of the load of other processes during a measurement.
+pub(super) struct QuietCheck {
+    foreign: ForeignLoad,
     server: u64,
     own: u64,
 }
 
-impl Watch {
+impl QuietCheck {
     pub(super) fn start(bench: &Bench<'_>) -> Self {
         let (server, own) = running(bench);
-        Self { neighbours: Neighbours::watch(), server, own }
+        Self { foreign: ForeignLoad::start(), server, own }
     }
 
-    /// Nothing that matters, if our workers were running for so many nanoseconds.
-    pub(super) fn quiet(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
+    /// Fails if other processes used too much, where our workers had so much CPU time in
+    /// nanoseconds.
+    pub(super) fn check(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
         let (server, own) = running(bench);
         let ours = workers + server.saturating_sub(self.server) + own.saturating_sub(self.own);
-        let share = self.neighbours.share(ours) * 100.0;
-        match share <= bench.args.foreign {
-            true => Ok(()),
-            false => Err(format!("others took {share:.0} % of the processors")),
-        }
+        let share = self.foreign.share(ours) * 100.0;
+        let too_much = || format!("other processes took {share:.0} % of the processors");
+        (share <= bench.settings.foreign).then_some(()).ok_or_else(too_much)
     }
 }
 
-/// How long the server and this process have been running.
+/// Returns the CPU time of the server and of this process.
 fn running(bench: &Bench<'_>) -> (u64, u64) {
     let server = bench.server_cpu().unwrap_or(0);
     (server, cpu::of_process(std::process::id()))

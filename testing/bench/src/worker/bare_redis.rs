@@ -1,13 +1,15 @@
-//! The requests of `lock-redis`, sent bare: the same scripts with the same arguments, by the same crate, on one connection
-//! like ours, and nothing else. What `locks` takes longer than this is what we make of it.
+//! The requests of `lock-redis` without the library: the same scripts with the same arguments, by
+//! the same crate, on one connection like ours.
+//!
+//! The rest of the time of `locks` is spent in our library.
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, Script};
 
-use super::Lib;
 use super::floors::random_owner;
 
 macro_rules! script {
@@ -20,7 +22,7 @@ pub(crate) struct BareRedis {
     connection: MultiplexedConnection,
     acquire: Script,
     release: Script,
-    /// As a process has it whose waiters stand in line.
+    /// The notification channel of a process with queued waiters.
     channel: String,
 }
 
@@ -58,10 +60,10 @@ impl Lib for BareRedis {
 
     async fn acquire(&self, name: &String, ttl: Duration) -> Result<Held, String> {
         let owner = random_owner();
-        let companion = |what: &str| format!("{{{name}}}%{what}");
+        let companion = |suffix: &str| format!("{{{name}}}%{suffix}");
         let keys = ["token", "queue", "procs", "wake"].map(companion);
-        let [fence, queue, places, bell] = keys;
-        let keys = [name.clone(), fence, queue, places, bell];
+        let [token, queue, processes, notify] = keys;
+        let keys = [name.clone(), token, queue, processes, notify];
         let tombstone = companion(&format!("gone:{owner}"));
         let ttl = ttl.as_millis() as u64;
         let mut script = self.acquire.prepare_invoke();
@@ -78,7 +80,7 @@ impl Lib for BareRedis {
         script.key(&held.keys[..]).arg(&held.owner);
         match script.invoke_async(&mut self.connection.clone()).await {
             Ok(1) => Ok(()),
-            Ok(other) => Err(format!("not let go: {other}")),
+            Ok(other) => Err(format!("not released: {other}")),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -1,15 +1,15 @@
-//! Ours: what a program of any user does.
+//! Our locks, as any program uses them.
 
 use std::time::Duration;
 
 use lock_any::{LockGuard, Locker, LockerBuilder};
-
-use super::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct Locks(Locker);
 
 impl Locks {
-    /// `local_handovers`: how often in a row a lock passes on inside the process; usually not at all.
+    /// Connects to the backend. `local_handovers` is the number of hand-overs in a row inside the
+    /// process, usually zero.
     pub(crate) async fn connect(url: &str, local_handovers: u8) -> Result<Self, String> {
         let set = |builder: LockerBuilder| builder.local_handovers(local_handovers);
         let locker = lock_any::connect_with(url, set).await.map_err(|e| e.to_string())?;
@@ -22,7 +22,7 @@ impl Lib for Locks {
     type Held = LockGuard;
 
     fn lock(&self, name: &str) -> Result<Self::Lock, String> {
-        // Naming the lock belongs to the pair: that is how it is used.
+        // Creating the handle belongs to the pair, as in a user's program.
         Ok(name.to_owned())
     }
 

@@ -1,11 +1,10 @@
-//! The crate `memcache` with its tokio client: only its own bare operations, `ms` in the mode that adds and
-//! `md` of the number that it tells. No token, no look at whose it is, nobody waits.
+//! The crate `memcache` with its tokio client, and only its basic operations: `ms` in mode `add`,
+//! and `md` with the CAS value. It has no token, no owner check and no waiters.
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
 use memcache::exp::{AsyncMetaClient, MutationStatus};
-
-use super::Lib;
 
 pub(crate) struct MemcacheCrate(AsyncMetaClient);
 
@@ -22,8 +21,8 @@ impl Lib for MemcacheCrate {
     type Lock = String;
     type Held = (String, u64);
 
-    const CANNOT_WAIT: Option<&str> = Some("nobody waits in a bare `add`");
-    const CANNOT_KEEP: Option<&str> = Some("nobody renews it");
+    const CANNOT_WAIT: Option<&str> = Some("a bare `add` cannot wait");
+    const CANNOT_KEEP: Option<&str> = Some("it is not renewed");
 
     fn lock(&self, name: &str) -> Result<String, String> {
         Ok(name.to_owned())
@@ -42,9 +41,7 @@ impl Lib for MemcacheCrate {
     async fn release(&self, (key, cas): Self::Held) -> Result<(), String> {
         let deleted =
             self.0.delete(&key).compare_cas(cas).send().await.map_err(|e| e.to_string())?;
-        match deleted.applied() {
-            true => Ok(()),
-            false => Err(format!("it is not deleted: {:?}", deleted.status)),
-        }
+        let kept = || format!("it is not deleted: {:?}", deleted.status);
+        deleted.applied().then_some(()).ok_or_else(kept)
     }
 }

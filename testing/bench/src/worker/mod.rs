@@ -1,4 +1,4 @@
-//! `lock-bench worker LIB URL`: one process that locks as it is told. `PROTOCOL.md` is what it speaks.
+//! `lock-bench worker LIB URL`: one process that executes the commands of `PROTOCOL.md`.
 
 mod bare_redis;
 pub(crate) mod floors;
@@ -9,19 +9,18 @@ mod zookeeper_crate;
 
 use bare_redis::BareRedis;
 use clap::Args;
-use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
-pub(crate) use lock_bench_worker::{Lib, histogram};
+use floors::{FileLock, Flock, Floor, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
 use lock_bench_worker::{runtime, serve};
 use memcache_crate::MemcacheCrate;
 use zookeeper_crate::ZooKeeperCrate;
 
-/// Ours, where a lock passes on inside its process up to 16 times in a row.
-pub(crate) const HANDING_OVER: &str = "locks-16";
+/// Our locks with up to 16 hand-overs in a row inside a process.
+pub(crate) const WITH_HANDOVERS: &str = "locks-16";
 
-/// What workers of this program can lock with.
+/// The libraries of this program's workers.
 pub(crate) const LIBS: &[&str] = &[
     "locks",
-    HANDING_OVER,
+    WITH_HANDOVERS,
     "raw-redis",
     "mux-redis",
     "bare-redis",
@@ -39,10 +38,10 @@ pub(crate) const LIBS: &[&str] = &[
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
-    /// What it locks with
+    /// The library
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(LIBS))]
     lib: String,
-    /// Where the locks are
+    /// The URL of the locks
     url: String,
     /// Worker threads of the runtime; 0: everything on one thread
     #[arg(long, default_value_t = 0)]
@@ -53,14 +52,14 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
     runtime(args.threads)?.block_on(async {
         match args.lib.as_str() {
             "locks" => serve(locks::Locks::connect(&args.url, 0).await?).await,
-            HANDING_OVER => serve(locks::Locks::connect(&args.url, 16).await?).await,
-            "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
-            "mux-redis" => serve(Mux::<Redis>::connect(&args.url).await?).await,
+            WITH_HANDOVERS => serve(locks::Locks::connect(&args.url, 16).await?).await,
+            "raw-redis" => serve(Floor::<Raw, Redis>::connect(&args.url).await?).await,
+            "mux-redis" => serve(Floor::<Mux, Redis>::connect(&args.url).await?).await,
             "bare-redis" => serve(BareRedis::connect(&args.url).await?).await,
-            "raw-memcached" => serve(Raw::<Memcached>::connect(&args.url)?).await,
-            "mux-memcached" => serve(Mux::<Memcached>::connect(&args.url).await?).await,
-            "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,
-            "mux-zookeeper" => serve(Mux::<ZooKeeper>::connect(&args.url).await?).await,
+            "raw-memcached" => serve(Floor::<Raw, Memcached>::connect(&args.url).await?).await,
+            "mux-memcached" => serve(Floor::<Mux, Memcached>::connect(&args.url).await?).await,
+            "raw-zookeeper" => serve(Floor::<Raw, ZooKeeper>::connect(&args.url).await?).await,
+            "mux-zookeeper" => serve(Floor::<Mux, ZooKeeper>::connect(&args.url).await?).await,
             "memcache-crate" => serve(MemcacheCrate::connect(&args.url).await?).await,
             "zookeeper-crate" => serve(ZooKeeperCrate::connect(&args.url).await?).await,
             "file-lock" => serve(FileLock::at(&args.url)?).await,

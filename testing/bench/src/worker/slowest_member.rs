@@ -1,12 +1,13 @@
-//! Ours, on one member of a quorum alone: the one on which a pair takes longest.
+//! Our locks on one member of a quorum alone: the one with the slowest pairs.
 
 use std::time::Duration;
 
-use super::Lib;
-use super::locks::Locks;
-use crate::clock::{SECOND, now};
+use lock_bench_worker::Lib;
+use lock_bench_worker::clock::{SECOND, now};
 
-/// So many pairs are taken of each, or as many as end in this time: through a relay each takes long.
+use super::locks::Locks;
+
+/// The pairs of each member, or as many as end in the time below: through a relay each takes long.
 const PAIRS: usize = 64;
 const FEW: usize = 3;
 const ENOUGH: u64 = SECOND / 2;

@@ -1,16 +1,15 @@
-//! The lock recipe of the crate `zookeeper-client`: whoever came before is watched, and the line read again
-//! after it.
+//! The lock recipe of the crate `zookeeper-client`: it watches the predecessor, and then reads the
+//! queue again.
 
 use std::time::Duration;
 
+use lock_bench_worker::Lib;
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
-
-use super::Lib;
 
 pub(crate) struct ZooKeeperCrate(Client);
 
 impl ZooKeeperCrate {
-    /// With a session as long as ours.
+    /// Connects with a session as long as ours.
     pub(crate) async fn connect(url: &str) -> Result<Self, String> {
         let usage = "it speaks to zookeeper://host:port?session_timeout=SECONDSs";
         let address = url.strip_prefix("zookeeper://").ok_or(usage)?;
@@ -38,8 +37,10 @@ impl Lib for ZooKeeperCrate {
         Ok(held.into_owned())
     }
 
-    /// The recipe lets go by a drop that nobody can await. So the node is deleted by hand, and the guard, which
-    /// would delete it once more, forgotten with its handle of the client.
+    /// Deletes the node.
+    ///
+    /// The recipe releases on drop, which cannot be awaited. So the node is deleted here. The guard
+    /// would delete it once more, and is leaked with its handle of the client.
     async fn release(&self, held: OwnedLockClient) -> Result<(), String> {
         let deleted = self.0.delete(held.lock_path(), None).await.map_err(|e| e.to_string());
         std::mem::forget(held);

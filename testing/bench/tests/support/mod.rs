@@ -1,4 +1,4 @@
-//! Runs the program and reads what it says.
+//! Runs the program and checks its output.
 
 use std::process::{Command, Output};
 
@@ -12,21 +12,19 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 
 #[track_caller]
 pub(crate) fn demand(output: &Output, status: i32, needle: &str) {
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let text = [&*output.stdout, &output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
     assert_eq!(output.status.code(), Some(status), "{text}");
     assert!(text.contains(needle), "no {needle:?} in\n{text}");
 }
 
-/// Each speaks the protocol, and no claim of theirs overlaps with another.
+/// Runs the libraries of other projects: each speaks the protocol, and none of their claims
+/// overlap.
 pub(crate) fn others_are_measured(url: &str, workload: &str, names: &[&str]) -> String {
     let output = run(&[url, workload, "--exact", "--others"]);
     demand(&output, 0, workload);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(!text.contains("not installed"), "./test installs what is missing: {text}");
+    assert!(!text.contains("not installed"), "./test installs all of them: {text}");
     for name in names {
         // Without the names of figures, a line of the table with names in it is a head.
         let is_head =

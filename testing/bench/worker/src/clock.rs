@@ -1,5 +1,5 @@
-//! `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of this machine, so that what two
-//! workers write down can be compared.
+//! `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of this machine, so that the
+//! times of two workers can be compared.
 
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{
@@ -15,7 +15,7 @@ pub const MILLI: u64 = 1_000_000;
 /// A second in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Now, in nanoseconds since some time in the past.
+/// Returns the time in nanoseconds since some time in the past.
 #[must_use]
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
@@ -24,7 +24,7 @@ pub fn now() -> u64 {
 
 /// Blocks this thread until `at`.
 pub fn wait_until(at: u64) {
-    // It fails when a signal comes: then it is not over yet.
+    // A signal interrupts it before the time is over.
     while now() < at {
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(at));
     }
@@ -35,17 +35,19 @@ pub fn wait(nanos: u64) {
     wait_until(now() + nanos);
 }
 
-/// Waits until `at`. The runtime's own timers round up to milliseconds, which is more than a hand-off
-/// takes, and differ from language to language; the kernel's do not.
+/// Waits until `at`.
+///
+/// The runtime's own timers round up to milliseconds, which is more than a hand-off takes, and
+/// differ between languages. Those of the kernel do not.
 ///
 /// # Errors
 ///
-/// The kernel has no timer to give, as it has no more file descriptors.
+/// The kernel has no timer left, for lack of file descriptors.
 ///
 /// # Cancel safety
 ///
-/// Cancel safe: the timer ends with this.
-#[allow(deprecated, reason = "sound for a descriptor that we own; what replaces it is unsafe")]
+/// Cancel safe: dropping the future frees the timer.
+#[allow(deprecated, reason = "sound for a descriptor that we own; its replacement is unsafe")]
 pub async fn reach(at: u64) -> std::io::Result<()> {
     if now() >= at {
         return Ok(());

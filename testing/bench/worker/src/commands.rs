@@ -1,11 +1,11 @@
-//! The lines that a worker understands.
+//! The commands of a worker.
 
 use std::time::Duration;
 
 /// One line of stdin.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// `ttl MS`: the lease that later commands ask for.
+    /// `ttl MS`: the lease of later commands.
     Ttl(Duration),
     /// `pairs PREFIX TASKS COUNT MS RATE`
     Pairs(Pairs),
@@ -28,15 +28,15 @@ pub(crate) enum Command {
 /// Uncontended pairs of acquire and release.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pairs {
-    /// Task `i` uses the lock `PREFIX-i`, and nobody else does.
+    /// Task `i` uses the lock `PREFIX-i`, and no other task does.
     pub(crate) prefix: String,
     pub(crate) tasks: usize,
-    /// How many pairs each task does at most; 0: no limit.
+    /// The greatest number of pairs of each task; 0: no limit.
     pub(crate) count: u64,
-    /// For how long; zero: no limit.
+    /// The duration; zero: no limit.
     pub(crate) time: Duration,
-    /// How many pairs a second are to be begun by all tasks together; 0: each one as soon as the one
-    /// before has ended.
+    /// The pairs a second that all tasks together begin; 0: each one as soon as the one before has
+    /// ended.
     pub(crate) rate: u64,
 }
 
@@ -72,7 +72,7 @@ impl Command {
             }
             ["kept"] => Ok(Self::Kept),
             ["drop"] => Ok(Self::Drop),
-            _ => Err(format!("not a command: {line:?}; PROTOCOL.md has them")),
+            _ => Err(format!("not a command: {line:?}; PROTOCOL.md lists them")),
         }
     }
 }

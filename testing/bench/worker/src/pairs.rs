@@ -7,11 +7,11 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::Lib;
 use crate::clock::{SECOND, now, reach};
 use crate::commands::Pairs;
+use crate::library::Lib;
 
-/// Of nanoseconds up to a minute, to three digits.
+/// Returns a histogram of nanoseconds up to a minute, with three digits.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60 * SECOND, 3).expect("these bounds are in order")
@@ -38,7 +38,7 @@ pub(crate) async fn run<L: Lib>(
     while let Some(task) = tasks.join_next().await {
         done.push(task.map_err(|e| format!("a task ended: {e}"))??);
     }
-    // What follows is no part of what is measured.
+    // The rest is not part of the measurement.
     let end = now();
     let mut latency = histogram();
     let mut regressions = 0;
@@ -58,7 +58,7 @@ pub(crate) async fn run<L: Lib>(
     }))
 }
 
-/// When task `i` begins its first pair, and how far apart they are.
+/// Returns when task `i` begins its first pair, and the time between its pairs.
 fn schedule(pairs: &Pairs, i: usize, start: u64) -> Option<(u64, u64)> {
     let tasks = pairs.tasks as u64;
     let between = SECOND.checked_div(pairs.rate)?;
@@ -73,13 +73,13 @@ async fn one_task<L: Lib>(
     end: u64,
     mut schedule: Option<(u64, u64)>,
 ) -> Result<(Vec<u64>, u64), String> {
-    // A histogram for each of many tasks takes more time to make, and to add up, than what they do.
+    // A histogram for each of many tasks would take more time than their work.
     let mut latency = Vec::new();
     let (mut last, mut regressions) = (None, 0);
     let mut begun = now();
     for _ in 0..count {
-        // With a schedule, a pair counts from when it should have begun: what was held up by the pair
-        // before it is late, too.
+        // With a schedule, a pair counts from its scheduled start: a pair that was held up by the
+        // one before is late, too.
         if let Some((due, period)) = &mut schedule {
             begun = *due;
             *due += *period;
@@ -96,7 +96,7 @@ async fn one_task<L: Lib>(
         regressions += u64::from(token.is_some() && token <= last);
         last = token.max(last);
         begun = ended;
-        // What is due is done, however late it is: those that come last would be the latest.
+        // All pairs that are due are done, however late: the last ones would be the latest.
         if schedule.is_none() && ended >= end {
             break;
         }

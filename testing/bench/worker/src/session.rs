@@ -1,4 +1,4 @@
-//! What a worker has in hand between two commands.
+//! The state of a worker between two commands.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::task::{JoinSet, yield_now};
 
 use crate::clock::{now, reach};
 use crate::commands::Command;
+use crate::library::Lib;
 use crate::pairs;
-use crate::{Failure, Lib};
 
-/// How many of many locks are acquired or released at once.
+/// The number of locks that are acquired or released at once.
 const AT_ONCE: usize = 256;
 
 pub(crate) struct Session<L: Lib> {
@@ -30,9 +30,24 @@ pub(crate) struct Session<L: Lib> {
 struct Claim {
     asked: u64,
     acquired: u64,
-    let_go: u64,
-    freed: u64,
+    releasing: u64,
+    released: u64,
     token: Option<u64>,
+}
+
+/// Why a command was not executed.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The library does not support it.
+    Cannot(&'static str),
+    /// It failed.
+    Failed(String),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
 }
 
 impl<L: Lib> Session<L> {
@@ -94,10 +109,11 @@ impl<L: Lib> Session<L> {
         let (held, claim) = self.held.remove(name).ok_or_else(|| format!("{name} is not held"))?;
         let claim = release(&*self.lib, held, claim).await?;
         self.claims.entry(name.to_owned()).or_default().push(claim);
-        Ok(json!({ "let_go": claim.let_go, "freed": claim.freed }))
+        Ok(json!({ "let_go": claim.releasing, "freed": claim.released }))
     }
 
-    /// Answers when each of the waiters has asked, whether or not it has the lock by then.
+    /// Starts the waiters, and answers when each of them has asked, even if none has the lock by
+    /// then.
     async fn queue(
         &mut self,
         name: &str,
@@ -198,19 +214,19 @@ async fn acquire<L: Lib>(
     let held = lib.acquire(lock, ttl).await?;
     let acquired = now();
     let token = L::token(&held);
-    Ok((held, Claim { asked, acquired, let_go: 0, freed: 0, token }))
+    Ok((held, Claim { asked, acquired, releasing: 0, released: 0, token }))
 }
 
 async fn release<L: Lib>(lib: &L, held: L::Held, claim: Claim) -> Result<Claim, String> {
-    let let_go = now();
+    let releasing = now();
     lib.release(held).await?;
-    Ok(Claim { let_go, freed: now(), ..claim })
+    Ok(Claim { releasing, released: now(), ..claim })
 }
 
 impl Claim {
     fn into_json(self) -> Value {
-        let Self { asked, acquired, let_go, freed, token } = self;
-        json!([asked, acquired, let_go, freed, token.map(|token| token.to_string())])
+        let Self { asked, acquired, releasing, released, token } = self;
+        json!([asked, acquired, releasing, released, token.map(|token| token.to_string())])
     }
 }
 

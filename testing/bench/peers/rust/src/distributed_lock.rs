@@ -14,7 +14,7 @@ type HeldOf<P> = <<P as LockProvider>::Lock as DistributedLock>::Handle;
 
 pub(crate) struct OnRedis {
     client: RedisClient,
-    /// The last one, and its lease.
+    /// The provider in use, with its lease.
     provider: Mutex<Option<(Duration, Arc<RedisLockProvider>)>>,
 }
 
@@ -27,8 +27,10 @@ impl OnRedis {
         Ok(Self { client, provider: Mutex::default() })
     }
 
-    /// The lease belongs to the provider, so each lease has one, and users have one for all their locks. What it has to
-    /// last and how often it is renewed are the same shares of it as by default.
+    /// Returns the provider for a lease.
+    ///
+    /// The lease belongs to the provider, so each lease has one; users have one for all their
+    /// locks. The minimum validity and the renewal interval are the default shares of the lease.
     async fn provider(&self, ttl: Duration) -> Result<Arc<RedisLockProvider>, String> {
         let known = || self.provider.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, provider)) = known().as_ref().filter(|(lease, _)| *lease == ttl) {
@@ -46,7 +48,7 @@ impl Lib for OnRedis {
     type Lock = String;
     type Held = HeldOf<RedisLockProvider>;
 
-    const CANNOT_WAIT: Option<&str> = Some("its acquire fails where somebody has the lock");
+    const CANNOT_WAIT: Option<&str> = Some("its acquire fails if the lock is held");
 
     fn lock(&self, name: &str) -> Result<String, String> {
         Ok(name.to_owned())
@@ -61,7 +63,7 @@ impl Lib for OnRedis {
         held.release().await.map_err(in_words)
     }
 
-    /// It tells whether it was lost, and not how long it lasts.
+    /// Reports only whether the lock was lost: the library does not know its remaining time.
     fn valid_for(held: &Self::Held) -> Option<Duration> {
         (!*held.lost_token().borrow()).then_some(Duration::MAX)
     }

@@ -1,8 +1,8 @@
 //! Locks of other projects that are written in Rust, as workers of lock-bench.
 //!
-//! usage: `lock-bench-peers LIB [delay=MS] URL`
+//! Usage: `lock-bench-peers LIB [delay=MS] URL`
 //!
-//! Told no URL, it says which version of the library there is.
+//! Without a URL, the program prints the version of the library.
 
 mod distributed_lock;
 mod rslock;
@@ -51,7 +51,7 @@ fn milliseconds(option: &str) -> Result<Duration, String> {
     number.map(Duration::from_millis).ok_or_else(|| format!("no option {option:?}"))
 }
 
-/// As it stands in the lock file, which was compiled in.
+/// Reads the version from the lock file, which was compiled in.
 fn version(lib: &str) -> Result<&'static str, String> {
     let entry = LOCKED.split_once(&format!("name = \"{lib}\"\nversion = \"")).map(|(_, rest)| rest);
     let version = entry.and_then(|entry| entry.split('"').next());

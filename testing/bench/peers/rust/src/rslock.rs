@@ -1,4 +1,4 @@
-//! rslock: Redlock; one server is a quorum of one.
+//! rslock: Redlock. One server is a quorum of one.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use rslock::{LockGuard, LockManager};
 pub(crate) struct RsLock(LockManager);
 
 impl RsLock {
-    /// `redis://host:port`, or `quorum:?member=redis://…&member=redis://…`. Those who wait look again after
-    /// a random part of `delay`.
+    /// Connects to `redis://host:port`, or to `quorum:?member=redis://…&member=redis://…`. Waiters
+    /// poll again after a random part of `delay`.
     pub(crate) fn connect(url: &str, delay: Option<Duration>) -> Result<Self, String> {
         let servers: Vec<String> = match url.strip_prefix("quorum:?") {
             Some(members) => members
@@ -21,7 +21,7 @@ impl RsLock {
         };
         let mut manager = LockManager::new(servers);
         if let Some(delay) = delay {
-            // As often as by default; `acquire` begins again after that.
+            // The default number of retries; `acquire` starts again after them.
             manager.set_retry(3, delay);
         }
         Ok(Self(manager))

@@ -1,53 +1,49 @@
-//! ZooKeeper: a server of our own, or one that is given.
+//! ZooKeeper: a new server, or a given one.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use lock_bench_worker::clock::now;
 use test_servers::{ZooKeeper, ZooKeeperOptions};
 
-use super::{Count, Place, Server, resolve, timed};
-use crate::clock::now;
-use crate::run::Stop;
+use super::{Count, Server, Target, resolve, timed};
+use crate::run::error::{Result, RunError};
 use crate::worker::floors::{Dialect, ZooKeeper as Requests};
 
-/// The timeout that our sessions ask for, in seconds. Proofs come six times in it, and the server counts them with all
-/// other requests: it is so long that most measurements end before the second one.
+/// The timeout of our sessions, in seconds. A session has six heartbeat writes in it, and the
+/// server counts them with all other requests. So it is long: most measurements end before the
+/// second one.
 const SESSION: u64 = 24;
 
-/// The same where holders are killed, in seconds: two ticks of a server as it comes.
-pub(crate) const SESSION_OF_THE_KILLED: u64 = 4;
+/// The timeout where holders are killed, in seconds: two ticks of a server with defaults.
+pub(crate) const SHORT_SESSION: u64 = 4;
 
-/// `zookeeper:` starts a server; `zookeeper://host:port` is one that runs already, and has to answer the
-/// words `mntr` and `srvr`.
-pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
-    let (own, addr) = match url.strip_prefix("zookeeper://") {
-        None if url == "zookeeper:" => {
+/// Opens a target: `zookeeper:` starts a server, and `zookeeper://host:port` is a running one,
+/// which has to answer the commands `mntr` and `srvr`.
+pub(crate) fn zookeeper(url: &str) -> Result<Target> {
+    let (own, addr) = match resolve(url, "zookeeper", 2181)? {
+        None => {
             let server = ZooKeeper::try_start(&ZooKeeperOptions::new()).map_err(failed)?;
             let addr = server.addr();
             (Some(server), addr)
         }
-        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host, 2181)?),
-        _ => {
-            return Err(failed(
-                "write zookeeper: for a server of its own, or zookeeper://host:port",
-            ));
-        }
+        Some(addr) => (None, addr),
     };
-    Ok(Place::at(Measured { own, addr }))
+    Ok(Target::of(ZooKeeperServer { own, addr }))
 }
 
 fn url(addr: SocketAddr, session: u64) -> String {
     format!("zookeeper://{addr}?session_timeout={session}s")
 }
 
-struct Measured {
+struct ZooKeeperServer {
     own: Option<ZooKeeper>,
     addr: SocketAddr,
 }
 
-impl Server for Measured {
+impl Server for ZooKeeperServer {
     fn addrs(&self) -> Vec<SocketAddr> {
         vec![self.addr]
     }
@@ -56,37 +52,37 @@ impl Server for Measured {
         url(addrs[0], SESSION)
     }
 
-    fn url_of_the_killed(&self) -> String {
-        url(self.addr, SESSION_OF_THE_KILLED)
+    fn short_session_url(&self) -> String {
+        url(self.addr, SHORT_SESSION)
     }
 
     fn pids(&self) -> Vec<u32> {
         self.own.iter().map(|server| server.pid()).collect()
     }
 
-    fn version(&self) -> Result<String, Stop> {
-        let answer = word(self.addr, "srvr").map_err(failed)?;
+    fn version(&self) -> Result<String> {
+        let answer = status(self.addr, "srvr").map_err(failed)?;
         let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
         let version = version.and_then(|version| version.split(['-', ',']).next());
         Ok(format!("zookeeper {}", version.unwrap_or("of unknown version")))
     }
 
-    fn count(&self) -> Result<Box<dyn Count>, Stop> {
-        Ok(Box::new(Packets { addr: self.addr, before: packets(self.addr)? }))
+    fn count(&self) -> Result<Box<dyn Count>> {
+        Ok(Box::new(PacketCount { addr: self.addr, before: packets(self.addr)? }))
     }
 
-    /// Writes: nodes that are made and deleted, one after the other.
-    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
-        written(addr, times, pause).map_err(failed)
+    /// Measures writes: nodes are created and deleted in turns.
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>> {
+        write_times(addr, times, pause).map_err(failed)
     }
 
-    /// No node here expires by itself.
-    fn fill(&self, _keys: usize) -> Result<(), Stop> {
+    /// Does nothing, as no node expires by itself.
+    fn fill(&self, _keys: usize) -> Result<()> {
         Ok(())
     }
 }
 
-fn written(addr: SocketAddr, times: usize, pause: u64) -> io::Result<Vec<u64>> {
+fn write_times(addr: SocketAddr, times: usize, pause: u64) -> io::Result<Vec<u64>> {
     let mut socket = TcpStream::connect(addr)?;
     socket.set_nodelay(true)?;
     let refused = || io::Error::other("the server refuses a node");
@@ -120,34 +116,34 @@ fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
     Ok(reply)
 }
 
-/// What the server has counted: every packet of every session, and each word like this one.
-struct Packets {
+/// The packets that the server has counted, of every session, and each command such as `mntr`.
+struct PacketCount {
     addr: SocketAddr,
     before: u64,
 }
 
-impl Count for Packets {
-    fn finish(self: Box<Self>) -> Result<u64, Stop> {
-        // The word that asks has been counted as well.
+impl Count for PacketCount {
+    fn finish(self: Box<Self>) -> Result<u64> {
+        // The last command was counted, too.
         Ok((packets(self.addr)? - self.before).saturating_sub(1))
     }
 }
 
-fn packets(addr: SocketAddr) -> Result<u64, Stop> {
-    let answer = word(addr, "mntr").map_err(failed)?;
+fn packets(addr: SocketAddr) -> Result<u64> {
+    let answer = status(addr, "mntr").map_err(failed)?;
     let counted = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
     let counted = counted.and_then(|counted| counted.trim().parse().ok());
     counted.ok_or_else(|| failed("the server does not count: is mntr in 4lw.commands.whitelist?"))
 }
 
-fn word(addr: SocketAddr, word: &str) -> io::Result<String> {
+fn status(addr: SocketAddr, command: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(addr)?;
-    stream.write_all(word.as_bytes())?;
+    stream.write_all(command.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
 }
 
-fn failed(error: impl Display) -> Stop {
-    Stop::Failed(format!("zookeeper: {error}"))
+fn failed(error: impl Display) -> RunError {
+    RunError::Failed(format!("zookeeper: {error}"))
 }

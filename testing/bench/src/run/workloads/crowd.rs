@@ -1,10 +1,11 @@
-//! A crowd waits, and everyone is served once: what that costs the server, and how fair it is.
+//! A crowd of waiters, each of which is served once: the cost for the server, and fairness.
 
-use crate::clock::{MILLI, wait};
-use crate::report::{Figure, Figures, Shape};
-use crate::run::Stop;
+use lock_bench_worker::clock::{MILLI, wait};
+
+use crate::model::{Figure, Figures, Shape};
 use crate::run::bench::{Bench, LONG, ask_each};
 use crate::run::claims::Claims;
+use crate::run::error::Result;
 use crate::run::peer::{Lib, Peer, SOON};
 
 const REQUESTS: Figure = Figure::count("requests a waiter");
@@ -12,7 +13,7 @@ const INVERSIONS: Figure = Figure::count("share served out of order");
 const ALL_SERVED: Figure = Figure::time("all served ms");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 
-/// The lines that show whether a waiter costs more where more of them wait.
+/// Figures that show whether a waiter costs more in a larger crowd.
 const GROWTH: [(usize, Figure); 4] = [
     (10, Figure::count("requests a waiter, w=10")),
     (100, Figure::count("requests a waiter, w=100")),
@@ -21,58 +22,53 @@ const GROWTH: [(usize, Figure); 4] = [
 ];
 const GREATEST_TO_LEAST: Figure = Figure::count("requests a waiter, greatest ÷ least");
 
-/// Of more, a picture shows only a cloud.
+/// With more waiters, a picture shows only a cloud.
 const DRAWN: usize = 64;
 
 const CROWDS: [(usize, usize); 5] = [(64, 1), (8, 8), (64, 8), (1000, 1), (1000, 8)];
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    bench.and_handing_over(crowds)
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
+    bench.with_handovers(crowds)
 }
 
-/// How those who wait come.
+/// The order in which waiters arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coming {
-    /// All processes at once, so that they stand mixed. What that asks of the server is counted.
-    SingleFlight,
-    /// One process after the other, each when those before stand in line, so that it is known who came first; and
-    /// nobody counts, which would make the server slower.
+enum Arrival {
+    /// All processes at once, so that their waiters alternate. Requests are counted.
+    AtOnce,
+    /// One process after the other, each when the waiters before are queued, so that the order is
+    /// known. Requests are not counted, as that would slow the server down.
     InTurns,
 }
 
-fn crowds(bench: &mut Bench<'_>) -> Result<(), Stop> {
+fn crowds(bench: &mut Bench<'_>) -> Result<()> {
     for (waiters, processes) in CROWDS {
         let is_possible = processes == 1 || bench.backend.between_processes;
-        if !is_possible || waiters > bench.backend.deep || (bench.args.exact && waiters > 64) {
+        if !is_possible || waiters > bench.backend.deep || (bench.settings.exact && waiters > 64) {
             continue;
         }
         let workload = format!("crowd w={waiters} p={processes}");
-        for lib in bench.libs_with(waiters) {
-            bench.progress.say(&workload, &lib.name);
-            let served = crowd(bench, &lib, waiters, processes);
-            if let Some((figures, order)) = bench.unless_it_cannot(&workload, &lib, served)? {
-                bench.draw(&workload, &lib.name, 0, figures, order);
-            }
-        }
+        let libs = bench.libs_for(waiters);
+        bench.each(&workload, &libs, |bench, lib| crowd(bench, lib, waiters, processes))?;
     }
     Ok(())
 }
 
-/// What such a crowd costs, and who is served when.
+/// Returns the cost of such a crowd, and the order of service.
 fn crowd(
     bench: &mut Bench<'_>,
     lib: &Lib,
     waiters: usize,
     processes: usize,
-) -> Result<(Figures, Shape), Stop> {
+) -> Result<(Figures, Shape)> {
     let mut figures = Figures::new();
     if bench.server().is_some() {
-        let (_, requests) = serve_once(bench, lib, waiters, processes, Coming::SingleFlight)?;
+        let (_, requests) = serve_once(bench, lib, waiters, processes, Arrival::AtOnce)?;
         figures.extend(requests.map(|requests| (REQUESTS, requests / waiters as f64)));
     }
-    let (claims, _) = serve_once(bench, lib, waiters, processes, Coming::InTurns)?;
+    let (claims, _) = serve_once(bench, lib, waiters, processes, Arrival::InTurns)?;
     figures.insert(INVERSIONS, claims.inversions());
-    if !bench.args.exact {
+    if !bench.settings.exact {
         let waits = claims.waits();
         let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
         let longest = waits.iter().copied().max().unwrap_or(0);
@@ -83,29 +79,30 @@ fn crowd(
     Ok((figures, order))
 }
 
-/// Who waits shows nothing here, but what each of them costs the server: the same, however many there are.
-pub(super) fn growth(bench: &mut Bench<'_>) -> Result<(), Stop> {
+/// Measures the requests of a waiter for crowds of several sizes: they should not depend on the
+/// size.
+pub(super) fn growth(bench: &mut Bench<'_>) -> Result<()> {
     match bench.server() {
-        Some(_) => bench.and_handing_over(by_how_many_wait),
+        Some(_) => bench.with_handovers(growth_of_libs),
         None => Ok(()),
     }
 }
 
-fn by_how_many_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    /// A tenth of the smallest line each.
+fn growth_of_libs(bench: &mut Bench<'_>) -> Result<()> {
+    /// Two waiters of the smallest crowd in each.
     const PROCESSES: usize = 5;
 
     let workload = format!("growth p={PROCESSES}");
-    let most = if bench.args.exact { 1000 } else { bench.backend.deep };
+    let most = if bench.settings.exact { 1000 } else { bench.backend.deep };
     for lib in bench.libs.clone() {
         let mut figures = Figures::new();
         for (waiters, figure) in GROWTH {
-            if waiters > most.min(lib.most_waiters()) {
+            if waiters > most.min(lib.max_waiters()) {
                 break;
             }
-            bench.progress.say(&workload, &format!("{}, {waiters} waiters", lib.name));
-            let served = serve_once(bench, &lib, waiters, PROCESSES, Coming::SingleFlight);
-            let served = bench.unless_it_cannot(&workload, &lib, served)?;
+            bench.progress.show(&workload, &format!("{}, {waiters} waiters", lib.name));
+            let served = serve_once(bench, &lib, waiters, PROCESSES, Arrival::AtOnce);
+            let served = bench.unless_unsupported(&workload, &lib, served)?;
             if let Some((_, Some(requests))) = served {
                 figures.insert(figure, requests / waiters as f64);
             }
@@ -120,62 +117,64 @@ fn by_how_many_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A holder, in a process of its own where locks are shared by processes, lets go once all of them wait. What it asks is
-/// not counted: it acquires before the count, and what its release costs is measured before and taken off.
+/// Serves each waiter once: a holder releases the lock when all of them wait.
+///
+/// It has a process of its own if processes share locks. Its own requests do not count: it acquires
+/// before the count, and the cost of its release is measured before and subtracted.
 fn serve_once(
     bench: &mut Bench<'_>,
     lib: &Lib,
     waiters: usize,
     processes: usize,
-    coming: Coming,
-) -> Result<(Claims, Option<f64>), Stop> {
+    arrival: Arrival,
+) -> Result<(Claims, Option<f64>)> {
     let alone = usize::from(bench.backend.between_processes);
     let mut peers = bench.peers(lib, alone + processes)?;
     warm_up(bench, &mut peers)?;
     let name = bench.fresh_name();
-    let counts = coming == Coming::SingleFlight;
+    let counts = arrival == Arrival::AtOnce;
     let released_for = match counts {
         true => cost_of_a_release(bench, &mut peers[0])?,
         false => 0,
     };
     peers[0].ask(&format!("hold {name}"), LONG)?;
     let server = bench.server().filter(|_| counts);
-    let count = server.map(super::super::services::Server::count).transpose()?;
+    let count = server.map(crate::run::services::Server::count).transpose()?;
     let waiting = format!("queue {name} {} 0 1", waiters / processes);
-    match coming {
-        // Who looks from time to time stands in no line.
-        Coming::InTurns if !lib.polls() => {
+    match arrival {
+        // A waiter that polls is not queued.
+        Arrival::InTurns if !lib.polls() => {
             for peer in &mut peers[alone..] {
                 peer.ask(&waiting, SOON)?;
-                rest();
+                settle();
             }
         }
         _ => {
             ask_each(&mut peers[alone..], &waiting)?;
-            rest();
+            settle();
         }
     }
     peers[0].ask(&format!("free {name}"), LONG)?;
     let claims = bench.collect(&mut peers, &name, waiters + 1)?;
-    let requests = count.map(super::super::services::Count::finish).transpose()?;
+    let requests = count.map(crate::run::services::Count::finish).transpose()?;
     Ok((claims, requests.map(|requests| requests.saturating_sub(released_for) as f64)))
 }
 
-/// How many requests it is to let go of a lock that nobody waits for.
-pub(super) fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Result<u64, Stop> {
+/// Returns the number of requests to release a lock without waiters.
+pub(super) fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Result<u64> {
     let name = bench.fresh_name();
     let Some(server) = bench.server() else { return Ok(0) };
     holder.ask(&format!("hold {name}"), LONG)?;
-    rest();
+    settle();
     let count = server.count()?;
     holder.ask(&format!("free {name}"), LONG)?;
-    // What it sends that nobody waits for.
-    rest();
+    // Requests that follow in the background.
+    settle();
     count.finish()
 }
 
-/// So that connections and scripts are there.
-pub(super) fn warm_up(bench: &mut Bench<'_>, peers: &mut [Peer]) -> Result<(), Stop> {
+/// Warms up connections and scripts.
+pub(super) fn warm_up(bench: &mut Bench<'_>, peers: &mut [Peer]) -> Result<()> {
     let name = bench.fresh_name();
     for (i, peer) in peers.iter_mut().enumerate() {
         peer.ask(&format!("pairs {name}-{i} 1 2 0 0"), LONG)?;
@@ -183,7 +182,7 @@ pub(super) fn warm_up(bench: &mut Bench<'_>, peers: &mut [Peer]) -> Result<(), S
     Ok(())
 }
 
-/// Those who wait have come to rest: what they send on arrival is answered.
-pub(super) fn rest() {
+/// Waits until waiters have settled: the requests of their arrival are answered.
+pub(super) fn settle() {
     wait(300 * MILLI);
 }

@@ -1,58 +1,60 @@
-//! A deep queue in one process: a hand-off must not cost more because many others wait behind it.
+//! A deep queue in one process: a hand-off must not cost more because of the waiters behind it.
+
+use lock_bench_worker::clock::MILLI;
 
 use super::handoff::{self, Crowd, P50, P50_RATIO};
-use crate::clock::MILLI;
-use crate::report::{Figure, Figures};
+use crate::model::Figure;
 use crate::run::bench::{Bench, LONG, ask_each};
+use crate::run::cpu;
+use crate::run::error::Result;
 use crate::run::peer::Lib;
-use crate::run::slices::{self, Measured, Plan};
-use crate::run::{Stop, cpu};
+use crate::run::slices::{self, Measurement, Plan};
 
 const DRAINED: Figure = Figure::time("drained in ms");
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    if bench.args.exact {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
+    if bench.settings.exact {
         return Ok(());
     }
-    bench.and_handing_over(drained)
+    bench.with_handovers(drained)
 }
 
-fn drained(bench: &mut Bench<'_>) -> Result<(), Stop> {
+fn drained(bench: &mut Bench<'_>) -> Result<()> {
     let workload = format!("deep w={}", bench.backend.deep);
     let plan = Plan {
         workload: &workload,
-        libs: bench.libs_with(bench.backend.deep),
+        libs: bench.libs_for(bench.backend.deep),
         floor_name: "itself, w=8",
         ratios: &[(P50, P50_RATIO)],
-        rounds: bench.args.rounds.min(3),
+        rounds: bench.settings.rounds.min(3),
     };
     slices::run(
         bench,
         &plan,
         |bench, lib| {
             let measured = handoff::measure(bench, lib, Crowd::new(8, 1))?;
-            // Only what is compared.
+            // Only the figure that is compared.
             let figures = measured.figures.into_iter().filter(|(figure, _)| *figure == P50);
-            Ok(Measured { figures: figures.collect(), ..measured })
+            Ok(Measurement { figures: figures.collect(), ..measured })
         },
         drain,
     )
 }
 
-/// All of them wait, each takes the lock once and lets go at once.
-fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measured, Stop> {
+/// Lets all of them acquire the lock once and release it at once.
+fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measurement> {
     let mut peers = bench.peers(lib, 1)?;
     let name = bench.fresh_name();
     peers[0].ask(&format!("hold {name}"), LONG)?;
     ask_each(&mut peers, &format!("queue {name} {} 0 1", bench.backend.deep))?;
-    super::crowd::rest();
+    super::crowd::settle();
     let freed = peers[0].ask(&format!("free {name}"), LONG)?;
     let claims = bench.collect(&mut peers, &name, bench.backend.deep + 1)?;
-    let mut figures: Figures = handoff::figures(&claims, MILLI, true);
-    let until = claims.last_let_go().zip(freed["let_go"].as_u64());
+    let mut measurement =
+        handoff::measurement(&claims, MILLI, true, cpu::of_process(peers[0].pid()));
+    let until = claims.last_release().zip(freed["let_go"].as_u64());
     if let Some((end, begun)) = until {
-        figures.insert(DRAINED, end.saturating_sub(begun) as f64 / MILLI as f64);
+        measurement.figures.insert(DRAINED, end.saturating_sub(begun) as f64 / MILLI as f64);
     }
-    let shape = handoff::shape_of(&claims, MILLI, true);
-    Ok(Measured { figures, shape, cpu: cpu::of_process(peers[0].pid()) })
+    Ok(measurement)
 }

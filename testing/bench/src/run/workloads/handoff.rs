@@ -1,15 +1,19 @@
-//! Hand-off: how long after a release the next owner knows. Only those count who had waited when the lock
-//! was let go. Hand-offs inside one process and between two are different things and never mixed.
+//! Hand-off: the time from a release until the next holder knows.
+//!
+//! Only waiters that were queued at the release count. Hand-offs inside one process and between two
+//! differ, and are never mixed.
 
-use crate::clock::{MICRO, MILLI};
-use crate::report::{Figure, Figures, Shape, shape};
+use lock_bench_worker::clock::{MICRO, MILLI};
+
+use crate::model::{Figure, Figures, Shape, shape};
 use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::Lib;
 use crate::run::relay::Relay;
-use crate::run::slices::{self, Measured, Plan};
-use crate::run::{Stop, cpu};
-use crate::worker::HANDING_OVER;
+use crate::run::slices::{self, Measurement, Plan};
+use crate::worker::WITH_HANDOVERS;
 
 const ROUND_TRIPS: Figure = Figure::count("round trips a hand-off");
 pub(super) const P50: Figure = Figure::time("p50 µs");
@@ -20,18 +24,19 @@ const PASSED: Figure = Figure::count("requests a hand-over");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 const SAMPLES: Figure = Figure::time("hand-offs measured");
 
-/// How long each one holds the lock: long enough for those behind it to come to rest.
+/// The hold time of each waiter, in nanoseconds: long enough for those behind it to settle.
 const HOLD: u64 = 500 * MICRO;
 
-/// So short that the lock goes round without a rest, and what it takes is still in the processor's caches.
+/// A hold time so short that the lock moves without pauses, with its data in the processor's
+/// caches.
 const BRIEF: u64 = 20 * MICRO;
 
-/// Who waits, and where.
+/// The number of waiters and of their processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowd {
     pub(super) waiters: usize,
     pub(super) processes: usize,
-    /// How long each one holds the lock, in nanoseconds.
+    /// The hold time of each waiter, in nanoseconds.
     pub(super) hold: u64,
 }
 
@@ -41,26 +46,26 @@ impl Crowd {
     }
 }
 
-/// Enough for a line.
+/// Enough for a queue.
 const FEW: usize = 8;
 
-/// What a hand-over inside a process is compared with.
+/// The comparison for a hand-over inside a process.
 const WITHIN: &str = "tokio-mutex";
 
 /// In one process, from one waiter to many; then between processes.
 const LOCAL: [usize; 3] = [1, FEW, 64];
 const REMOTE: [usize; 2] = [FEW, 64];
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     exact(bench)?;
-    passed(bench)?;
-    if bench.args.exact {
+    handed_over(bench)?;
+    if bench.settings.exact {
         return Ok(());
     }
-    bench.and_handing_over(hand_offs)
+    bench.with_handovers(hand_offs)
 }
 
-fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
+fn hand_offs(bench: &mut Bench<'_>) -> Result<()> {
     for waiters in LOCAL {
         let workload = format!("handoff local w={waiters}");
         timed(bench, &workload, Crowd::new(waiters, 1), &[WITHIN])?;
@@ -75,27 +80,29 @@ fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Round trips from one process to another, through a relay.
-fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    // Who polls looks when it looks, however long the way is.
+/// Counts round trips from one process to another, through a relay.
+fn exact(bench: &mut Bench<'_>) -> Result<()> {
+    // A poll comes when its interval ends, at any latency.
     for lib in bench.libs.clone().iter().filter(|lib| !lib.polls()) {
         let Some(server) = bench.server() else { return Ok(()) };
-        bench.progress.say("handoff relay", &lib.name);
-        let relay = Relay::start(server, bench.args.delay)?;
-        let trips = through(bench, &relay, lib);
-        if let Some(trips) = bench.unless_it_cannot("handoff relay", lib, trips)? {
+        bench.progress.show("handoff relay", &lib.name);
+        let relay = Relay::start(server, bench.settings.delay)?;
+        let trips = through_relay(bench, &relay, lib);
+        if let Some(trips) = bench.unless_unsupported("handoff relay", lib, trips)? {
             bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
         }
     }
     Ok(())
 }
 
-/// What hand-offs inside a process ask of the server, by way of it and without: a few, so that no turn of others comes
-/// between. The release behind the last one is measured alone and taken off.
-fn passed(bench: &mut Bench<'_>) -> Result<(), Stop> {
+/// Counts the requests of hand-offs inside a process, through the server and without.
+///
+/// They are few, so that no other process has a turn in between. The last release is measured alone
+/// and subtracted.
+fn handed_over(bench: &mut Bench<'_>) -> Result<()> {
     let workload = format!("handoff passed w={FEW}");
-    for lib in [bench.floor("locks"), bench.floor(HANDING_OVER)] {
-        bench.progress.say(&workload, &lib.name);
+    for lib in [bench.floor("locks"), bench.floor(WITH_HANDOVERS)] {
+        bench.progress.show(&workload, &lib.name);
         let mut peers = bench.peers(&lib, 1)?;
         super::crowd::warm_up(bench, &mut peers)?;
         let released_for = super::crowd::cost_of_a_release(bench, &mut peers[0])?;
@@ -103,26 +110,26 @@ fn passed(bench: &mut Bench<'_>) -> Result<(), Stop> {
         let Some(server) = bench.server() else { return Ok(()) };
         peers[0].ask(&format!("hold {name}"), LONG)?;
         peers[0].ask(&format!("queue {name} {FEW} 0 1"), LONG)?;
-        super::crowd::rest();
+        super::crowd::settle();
         let count = server.count()?;
         peers[0].ask(&format!("free {name}"), LONG)?;
         bench.collect(&mut peers, &name, FEW + 1)?;
-        // What it sends that nobody waits for.
-        super::crowd::rest();
+        // Requests that follow in the background.
+        super::crowd::settle();
         let requests = count.finish()?.saturating_sub(released_for) as f64 / FEW as f64;
         bench.add(&workload, &lib.name, 0, Figures::from([(PASSED, requests)]));
     }
     Ok(())
 }
 
-fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop> {
+fn through_relay(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64> {
     let (prefix, mut times) = (bench.fresh_name(), 0);
-    let server = bench.server().ok_or_else(|| Stop::Failed("there is no server".into()))?;
+    let server = bench.server().ok_or_else(|| RunError::Failed("there is no server".into()))?;
     let mut peers = [bench.peer_at(lib, &relay.url)?, bench.peer_at(lib, &relay.url)?];
     relay.round_trips(server, |delay| {
         times += 1;
         let name = &format!("{prefix}-{times}");
-        // Held for four round trips, so that the other one has come to rest.
+        // Held for four round trips, so that the other waiter has settled.
         let hold = 8 * delay * MILLI;
         ask_each(&mut peers, &format!("queue {name} 1 {} 3", hold / MICRO))?;
         let claims = bench.collect(&mut peers, name, 6)?;
@@ -130,28 +137,28 @@ fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop>
     })
 }
 
-fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<(), Stop> {
+fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, alternatives: &[&str]) -> Result<()> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
-    // A few waiters show what looking from time to time costs, and in many it takes long.
+    // A few waiters show the cost of polling, and many would take long.
     let shows = crowd.waiters == FEW && crowd.hold == HOLD;
     let libs = bench.libs.iter().filter(|lib| !lib.polls() || shows);
-    let beside = beside.iter().filter(|beside| **beside != floor_name);
+    let alternatives = alternatives.iter().filter(|name| **name != floor_name);
     let plan = Plan {
         workload,
-        libs: libs.cloned().chain(beside.map(|name| bench.floor(name))).collect(),
+        libs: libs.cloned().chain(alternatives.map(|name| bench.floor(name))).collect(),
         floor_name,
         ratios: &[(P50, P50_RATIO)],
-        rounds: bench.args.rounds,
+        rounds: bench.settings.rounds,
     };
     slices::run(
         bench,
         &plan,
         |bench, _| match bench.server().and_then(|server| server.addrs().first().copied()) {
             Some(addr) => {
-                // After a pause like theirs, or the floor would be on a warmer processor.
+                // After a pause such as theirs, or the processor would be warmer for the floor.
                 let trip = bench.round_trip(addr, 500, crowd.hold)? / MICRO as f64;
                 let figures = Figures::from([(P50, trip)]);
-                Ok(Measured { figures, shape: Shape::new(), cpu: 0 })
+                Ok(Measurement { figures, shape: Shape::new(), cpu: 0 })
             }
             None => {
                 let floor = bench.floor(bench.backend.floor);
@@ -162,27 +169,30 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
     )
 }
 
-/// One more than there are waiters take the lock in turns.
-pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measured, Stop> {
+/// Lets one task more than there are waiters take turns with the lock.
+pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measurement> {
     let Crowd { waiters, processes, hold } = crowd;
     let mut peers = bench.peers(lib, processes)?;
     let name = bench.fresh_name();
-    // In one process one task more, which holds while the others wait; in several that would be unfair
-    // to one of them.
+    // In one process one more task holds while the others wait; in several that would be unfair to
+    // one of them.
     let each = if processes == 1 { waiters + 1 } else { waiters / processes };
-    // Where each one takes long, a few have to do.
+    // If each one takes long, a few are enough.
     let hand_offs = if lib.polls() { 64 } else { bench.backend.hand_offs };
     let times = (hand_offs / (each * processes) as u64).max(3);
     ask_each(&mut peers, &format!("queue {name} {each} {} {times}", hold / MICRO))?;
     let claims = bench.collect(&mut peers, &name, each * processes * times as usize)?;
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
-    let within = processes == 1;
-    let shape = shape_of(&claims, hold / 2, within);
-    Ok(Measured { figures: figures(&claims, hold / 2, within), shape, cpu })
+    Ok(measurement(&claims, hold / 2, processes == 1, cpu))
 }
 
-/// What the hand-offs of one kind were like.
-pub(super) fn figures(claims: &Claims, settled: u64, within_process: bool) -> Figures {
+/// Returns the figures and the distribution of the hand-offs of one kind.
+pub(super) fn measurement(
+    claims: &Claims,
+    settled: u64,
+    within_process: bool,
+    cpu: u64,
+) -> Measurement {
     let nanos = nanos(claims, settled, within_process);
     let micros = || nanos.iter().map(|&nanos| nanos as f64 / MICRO as f64);
     let waits: Vec<f64> = claims.waits().into_iter().map(|wait| wait as f64).collect();
@@ -194,13 +204,7 @@ pub(super) fn figures(claims: &Claims, settled: u64, within_process: bool) -> Fi
         figures.insert(P99, quantile(micros(), 0.99));
         figures.insert(MEAN, micros().sum::<f64>() / nanos.len() as f64);
     }
-    figures
-}
-
-/// How long they took.
-pub(super) fn shape_of(claims: &Claims, settled: u64, within_process: bool) -> Shape {
-    let nanos = nanos(claims, settled, within_process).into_iter();
-    shape(nanos.map(|nanos| (nanos as f64 / MICRO as f64, 1)))
+    Measurement { figures, shape: shape(micros().map(|micros| (micros, 1))), cpu }
 }
 
 fn nanos(claims: &Claims, settled: u64, within_process: bool) -> Vec<u64> {

@@ -1,12 +1,13 @@
 //! Many locks, held and renewed by one process.
 
+use lock_bench_worker::clock::{MILLI, SECOND, now, wait};
 use serde_json::Value;
 
-use crate::clock::{MILLI, SECOND, now, wait};
-use crate::report::{Figure, Figures};
+use crate::model::{Figure, Figures, Shape};
 use crate::run::bench::{Bench, LONG};
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::{Lib, Peer, SOON};
-use crate::run::{Stop, cpu};
 
 const LOST: Figure = Figure::count("locks lost");
 const REQUESTS: Figure = Figure::count("requests/s");
@@ -15,47 +16,42 @@ const CLIENT: Figure = Figure::cpu("client CPU %");
 const SERVER: Figure = Figure::cpu("server CPU %");
 const LEAST: Figure = Figure::time("least lease left %");
 
-/// What is exact is measured on fewer locks with a shorter lease: it is the same for each lock, and known
+/// The lease for exact figures, in ms, on fewer locks: they are the same for each lock, and known
 /// soon.
 const EXACT_TTL: u64 = 3_000;
-/// Memory grows by pages, and by what was left free before: it says nothing of a few locks.
+/// The least number of locks for memory: it grows by pages, and the allocator may have free ones,
+/// which distorts a small number.
 const ENOUGH_FOR_MEMORY: usize = 1000;
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     let (count, ttl) = bench.backend.held;
     of_size(bench, count / 10, EXACT_TTL)?;
-    if bench.args.exact {
+    if bench.settings.exact {
         return Ok(());
     }
     of_size(bench, count, ttl)
 }
 
-fn of_size(bench: &mut Bench<'_>, count: usize, ttl: u64) -> Result<(), Stop> {
+fn of_size(bench: &mut Bench<'_>, count: usize, ttl: u64) -> Result<()> {
     let workload = format!("held n={count} ttl={}s", ttl / 1000);
-    for lib in bench.libs.clone().iter().filter(|lib| !lib.is_tuned()) {
-        bench.progress.say(&workload, &lib.name);
-        let figures = measure(bench, lib, count, ttl);
-        if let Some(figures) = bench.unless_it_cannot(&workload, lib, figures)? {
-            bench.add(&workload, &lib.name, 0, figures);
-        }
-    }
-    Ok(())
+    let libs = bench.untuned_libs();
+    bench.each(&workload, &libs, |bench, lib| Ok((measure(bench, lib, count, ttl)?, Shape::new())))
 }
 
-fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<Figures, Stop> {
+fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<Figures> {
     let mut peer = bench.peer(lib)?;
     let name = bench.fresh_name();
-    // What a process takes anyway is not what a lock takes.
+    // Warms up the process, so that its own memory does not count.
     peer.ask(&format!("pairs {name}-w 64 3 0 0"), LONG)?;
     peer.ask(&format!("ttl {ttl}"), SOON)?;
     let empty = cpu::memory_of(peer.pid());
     peer.ask(&format!("keep {name} {count}"), LONG)?;
-    // All locks have been renewed twice, the server has the scripts for that, what comes with the first renewal has come, and
-    // renewals fall where they do from now on.
+    // All locks have been renewed twice, and the server has the scripts for that. One-time costs of
+    // the first renewal are over, and the renewals have their final schedule.
     wait(ttl * MILLI);
     let full = cpu::memory_of(peer.pid());
     let requests = requests_a_second(bench, &mut peer, count, ttl)?;
-    // After the count: a server that tells each request to somebody works for that, too.
+    // After the count: a server that reports each request to a monitor has more work.
     let running = |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_cpu());
     let before = running(&peer);
     let (least, seconds) = watch(&mut peer, count, ttl)?;
@@ -66,7 +62,7 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
     };
     let mut figures = Figures::from([(CLIENT, percent(before.0, after.0))]);
     if is_known {
-        // Or the run would have ended.
+        // Otherwise the run would have ended.
         figures.insert(LOST, 0.0);
     }
     if count >= ENOUGH_FOR_MEMORY {
@@ -85,22 +81,23 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
     Ok(figures)
 }
 
-/// What the renewals of all locks ask, if there is a server to be asked.
+/// Returns the requests a second of the renewals of all locks, if there is a server.
 fn requests_a_second(
     bench: &Bench<'_>,
     peer: &mut Peer,
     count: usize,
     ttl: u64,
-) -> Result<Option<f64>, Stop> {
+) -> Result<Option<f64>> {
     let Some(server) = bench.server() else { return Ok(None) };
     let counting = server.count()?;
     let (_, seconds) = watch(peer, count, ttl)?;
     Ok(Some(counting.finish()? as f64 / seconds))
 }
 
-/// Looks on for a whole lease, in which all locks are renewed three times: for what comes once in a while to count for what it
-/// is. How much was left, in ms, of the one that came nearest to its end, and how many seconds it took.
-fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64), Stop> {
+/// Watches a whole lease, in which all locks are renewed three times, so that rare events have
+/// their true weight. Returns the shortest remaining time of a lock in ms, and the duration in
+/// seconds.
+fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64)> {
     const LOOKS: u64 = 30;
 
     let begun = now();
@@ -112,23 +109,23 @@ fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64), Stop> {
     Ok((least, (now() - begun) as f64 / SECOND as f64))
 }
 
-/// How long the lock lasts, in ms, that is nearest to its end. A lock that was lost on the way voids the
-/// run: it was promised to be renewed.
-fn still_held(peer: &mut Peer, count: usize) -> Result<f64, Stop> {
+/// Returns the shortest remaining time of a lock, in ms. A lost lock voids the run, as its renewal
+/// was promised.
+fn still_held(peer: &mut Peer, count: usize) -> Result<f64> {
     let kept = peer.ask("kept", SOON)?;
     match held_of(&kept)? {
         Some(held) if held < count as u64 => {
-            Err(Stop::Void(format!("{} of {count} locks were lost", count as u64 - held)))
+            Err(RunError::Void(format!("{} of {count} locks were lost", count as u64 - held)))
         }
         Some(_) | None => Ok(kept["least_left_ms"].as_f64().unwrap_or(f64::INFINITY)),
     }
 }
 
-/// How many are held as far as the library knows; `None` if it does not.
-fn held_of(kept: &Value) -> Result<Option<u64>, Stop> {
+/// Returns the number of held locks, or `None` if the library does not know it.
+fn held_of(kept: &Value) -> Result<Option<u64>> {
     match (kept.get("held"), kept["held"].as_u64()) {
         (Some(Value::Null), _) => Ok(None),
         (_, Some(held)) => Ok(Some(held)),
-        _ => Err(Stop::Failed(format!("no answer to kept: {kept}"))),
+        _ => Err(RunError::Failed(format!("no answer to kept: {kept}"))),
     }
 }

@@ -1,35 +1,36 @@
-//! A holder is killed with SIGKILL: when do those who wait get its locks, and never too early.
+//! A holder is killed with SIGKILL: the time until waiters get its locks, and never too early.
 
+use lock_bench_worker::clock::{MILLI, SECOND, now};
 use serde_json::Value;
 
-use crate::clock::{MILLI, SECOND, now};
-use crate::report::{Figure, Figures, shape};
+use crate::model::{Figure, Figures, shape};
 use crate::run::backends::Takeover;
 use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::{Lib, SOON};
-use crate::run::slices::Watch;
-use crate::run::{Stop, cpu};
+use crate::run::slices::QuietCheck;
 
 const EARLY: Figure = Figure::count("takeovers too early");
 const TRIALS: Figure = Figure::time("takeovers measured");
 const LATE_P50: Figure = Figure::time("late p50 ms");
 const LATE_P95: Figure = Figure::time("late p95 ms");
 const LATE_MAX: Figure = Figure::time("late max ms");
-/// Where it is the end of a session that is waited for.
+/// Only where waiters wait for the end of a session.
 const SESSION: Figure = Figure::count("session s");
 
 const TTL_MS: u64 = 2_000;
-/// A holder that is dead by then has not renewed, and its last lease is known: renewals come at a third of
-/// the lease, or at three tenths where they are put together with others.
+/// The time before the first renewal, in ms: the last lease of a holder that is dead by then is
+/// known. Renewals come at a third of the lease, or at three tenths in a batch.
 const BEFORE_RENEWAL_MS: u64 = TTL_MS / 4;
-/// Locks that the holder has when it is killed.
+/// The locks of the holder that is killed.
 const LOCKS: usize = 10;
-/// Keys with an expiry that have nothing to do with any lock: a server that looks for expired keys by
-/// sampling must not let a takeover wait for it.
+/// Keys with an expiry that are not locks. A server that samples for expired keys must not delay a
+/// takeover for them.
 const OTHER_KEYS: usize = 50_000;
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     if !bench.backend.between_processes {
         return Ok(());
     }
@@ -39,13 +40,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     }
     for lib in bench.libs.clone() {
         let trials = trials(bench, &lib);
-        let Some(trials) = bench.unless_it_cannot("killed", &lib, trials)? else { continue };
+        let Some(trials) = bench.unless_unsupported("killed", &lib, trials)? else { continue };
         if trials.is_empty() {
             bench.refused.push(format!("killed, {}: no holder was killed in time", lib.name));
             continue;
         }
         let figures = figures(bench, &lib, &trials);
-        // What may be early is drawn from the kill on.
+        // The picture shows the time from the kill.
         let session = match bench.backend.takeover {
             Takeover::Session(seconds) => (seconds * SECOND / MILLI) as f64,
             Takeover::Lease | Takeover::Death => 0.0,
@@ -58,21 +59,22 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 
 /// One takeover.
 struct Trial {
-    /// How long after the lease, the life or the session of the holder ended, in ms. A session ends so long after the
-    /// server heard of it last, which may be a little before the holder was killed.
+    /// The time from the end of the holder's lease, life or session to the takeover, in ms. A
+    /// session ends a timeout after its last request, which may be a little before the kill.
     late: f64,
-    /// Earlier than what was promised.
+    /// Earlier than promised.
     is_early: bool,
-    /// The machine was ours meanwhile.
+    /// Other processes hardly used the machine meanwhile.
     quiet: bool,
 }
 
-/// Enough of them. On a busy machine the holder may live for too long: that is no trial, and another one is made.
-fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
-    let rounds = if bench.args.exact { 1 } else { lib.rounds(4) };
+/// Collects enough of them. On a busy machine the holder may live for too long; such a trial is
+/// repeated.
+fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
+    let rounds = if bench.settings.exact { 1 } else { lib.rounds(4) };
     let mut trials = Vec::new();
     for attempt in 1..=3 * rounds {
-        bench.progress.say("killed", &format!("{}, attempt {attempt}", lib.name));
+        bench.progress.show("killed", &format!("{}, attempt {attempt}", lib.name));
         trials.extend(kill_holder(bench, lib)?);
         if trials.len() >= rounds * LOCKS {
             break;
@@ -81,7 +83,7 @@ fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
     Ok(trials)
 }
 
-/// Too early is too early on any machine; how late depends on what else is running.
+/// Returns the figures. Too early is too early on any machine; lateness depends on other load.
 fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
     let early = trials.iter().filter(|trial| trial.is_early).count();
     let mut figures = Figures::from([(EARLY, early as f64)]);
@@ -89,12 +91,12 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
         figures.insert(SESSION, seconds as f64);
     }
     let quiet: Vec<f64> = trials.iter().filter(|t| t.quiet).map(|t| t.late).collect();
-    if bench.args.exact {
+    if bench.settings.exact {
         return figures;
     }
     if 2 * quiet.len() <= trials.len() {
         bench.refused.push(format!(
-            "killed, {}: others were running in {} of {} takeovers, so this machine is too busy for them",
+            "killed, {}: other processes were running in {} of {} takeovers, so this machine is too busy for them",
             lib.name,
             trials.len() - quiet.len(),
             trials.len()
@@ -110,12 +112,13 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
     figures
 }
 
-/// A trial for each lock; none where leases count and the holder lived on until it may have renewed.
-fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
-    let watch = Watch::start(bench);
+/// Returns a trial for each lock, and none if leases count and the holder lived until it may have
+/// renewed.
+fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
+    let watch = QuietCheck::start(bench);
     let url = match bench.server() {
-        Some(server) => server.url_of_the_killed(),
-        None => bench.place.url.clone(),
+        Some(server) => server.short_session_url(),
+        None => bench.target.url.clone(),
     };
     let mut peers = [bench.peer_at(lib, &url)?, bench.peer_at(lib, &url)?];
     let prefix = bench.fresh_name();
@@ -134,19 +137,19 @@ fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
     peers[0].kill();
     let killed = now();
     let taken = peers[1].ask("collect", LONG)?;
-    let quiet = watch.quiet(bench, ours + cpu::of_process(peers[1].pid())).is_ok();
+    let quiet = watch.check(bench, ours + cpu::of_process(peers[1].pid())).is_ok();
     let mut trials = Vec::new();
     for (name, held) in names.iter().zip(&held) {
         let mut claims = Claims::default();
-        // It held until it was killed; when its lease ended is looked at below.
+        // It held the locks until it was killed; the end of its lease is computed below.
         claims.add_killed(0, held, before)?;
         claims.add(1, name, &taken)?;
         claims.check(name)?;
         let (Some(asked), Some(takeover)) = (held["asked"].as_u64(), claims.taken_over()) else {
-            return Err(Stop::Failed(format!("{name} was not taken over: {taken}")));
+            return Err(RunError::Failed(format!("{name} was not taken over: {taken}")));
         };
         let (earliest, due) = match bench.backend.takeover {
-            // It began after that.
+            // The lease began after that.
             Takeover::Lease => (asked + TTL_MS * MILLI, asked + TTL_MS * MILLI),
             Takeover::Session(seconds) => (before, before + seconds * SECOND),
             Takeover::Death => (before, before),

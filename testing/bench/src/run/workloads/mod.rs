@@ -1,5 +1,5 @@
-//! What is done with the locks. Each workload measures what is exact first, where the backend has a server
-//! to be asked, and then its times, unless only exact figures are wanted.
+//! The workloads. Each measures exact figures first, if the backend has a server that counts, and
+//! then times, unless only exact figures are requested.
 
 mod crowd;
 mod deep;
@@ -10,12 +10,12 @@ mod idle;
 mod killed;
 mod pairs;
 
-use super::Stop;
 use super::bench::Bench;
+use crate::run::error::Result;
 
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&mut Bench<'_>) -> Result<(), Stop>,
+    pub(crate) run: fn(&mut Bench<'_>) -> Result<()>,
 }
 
 pub(crate) const WORKLOADS: &[Workload] = &[

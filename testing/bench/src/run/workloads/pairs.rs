@@ -1,16 +1,18 @@
-//! Acquire and release, uncontended: so many tasks of one process, each on a lock of its own.
+//! Uncontended pairs of acquire and release: so many tasks of one process, each on a lock of its
+//! own.
 
 use hdrhistogram::Histogram;
+use lock_bench_worker::clock::{MICRO, SECOND};
 use serde_json::Value;
 
-use crate::clock::{MICRO, SECOND};
-use crate::report::{Figure, Figures, shape};
+use crate::model::{Figure, Figures, shape};
 use crate::run::bench::{Bench, LONG};
+use crate::run::cpu;
+use crate::run::error::{Result, RunError};
 use crate::run::peer::{Lib, Peer};
 use crate::run::relay::Relay;
-use crate::run::slices::{self, Measured, Plan};
-use crate::run::workloads::crowd::rest;
-use crate::run::{Stop, cpu};
+use crate::run::slices::{self, Measurement, Plan};
+use crate::run::workloads::crowd::settle;
 
 const REQUESTS: Figure = Figure::count("requests a pair");
 const BYTES_UP: Figure = Figure::count("bytes to the server a pair");
@@ -29,33 +31,34 @@ const SERVER_RATIO: Figure = Figure::cpu("server CPU × floor");
 
 const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 
-/// Closed loop: each task begins a pair when the one before has ended. So a slow pair keeps others from
-/// being measured, and the high quantiles are too good; `paced` has the honest ones.
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+/// Measures a closed loop: each task begins a pair when the one before has ended.
+///
+/// So a slow pair delays others before they are measured, and the high quantiles are too good;
+/// those of `paced` are honest.
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
-        let beside = if tasks == 1 { bench.backend.beside } else { &[] };
-        let beside = beside.iter().chain(&bench.backend.bare).filter(|_| !bench.args.exact);
-        // Nobody waits here, so those that are tuned are no different.
-        let mut libs = bench.libs.clone();
-        libs.retain(|lib| !lib.is_tuned());
-        libs.extend(beside.map(|name| Lib::own(name, bench.args.threads)));
+        let more = if tasks == 1 { bench.backend.alternatives } else { &[] };
+        let more = more.iter().chain(&bench.backend.bare).filter(|_| !bench.settings.exact);
+        // Without contention, tuned libraries do not differ.
+        let mut libs = bench.untuned_libs();
+        libs.extend(more.map(|name| Lib::own(name, bench.settings.threads)));
         let floor = bench.floor(match tasks {
             1 => bench.backend.floor,
             _ => bench.backend.crowd_floor,
         });
-        if bench.args.exact && tasks > 64 {
-            // An unoptimised worker computes for longer than the way takes.
+        if bench.settings.exact && tasks > 64 {
+            // An unoptimised worker computes for longer than the latency.
             continue;
         }
-        if !bench.args.exact {
+        if !bench.settings.exact {
             exact(bench, &workload, &floor, tasks)?;
         }
         for lib in &libs {
             let counted = exact(bench, &workload, lib, tasks);
-            bench.unless_it_cannot(&workload, lib, counted)?;
+            bench.unless_unsupported(&workload, lib, counted)?;
         }
-        if bench.args.exact {
+        if bench.settings.exact {
             continue;
         }
         let latency = [(P50, P50_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
@@ -65,7 +68,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             libs,
             floor_name: &floor.name,
             ratios: if tasks == 1 { &latency } else { &rate },
-            rounds: bench.args.rounds,
+            rounds: bench.settings.rounds,
         };
         slices::run(
             bench,
@@ -77,22 +80,22 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// At a fixed rate, below what the floor can do: a pair counts from when it should have begun.
-pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
+/// Measures at a fixed rate, below that of the floor: a pair counts from its scheduled start.
+pub(super) fn paced(bench: &mut Bench<'_>) -> Result<()> {
     const RATE: u64 = 2_000;
     const TASKS: usize = 64;
 
-    if bench.args.exact {
+    if bench.settings.exact {
         return Ok(());
     }
     let workload = format!("paced c={TASKS} {RATE}/s");
     let floor = bench.floor(bench.backend.crowd_floor);
     let plan = Plan {
         workload: &workload,
-        libs: bench.libs.iter().filter(|lib| !lib.is_tuned()).cloned().collect(),
+        libs: bench.untuned_libs(),
         floor_name: &floor.name,
         ratios: &[(P50, P50_RATIO)],
-        rounds: bench.args.rounds,
+        rounds: bench.settings.rounds,
     };
     slices::run(
         bench,
@@ -102,21 +105,21 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
     )
 }
 
-/// Requests and bytes at the server, and round trips through a relay.
-fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<(), Stop> {
+/// Counts requests and bytes at the server, and round trips through a relay.
+fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<()> {
     let name = bench.fresh_name();
-    bench.progress.say(workload, &format!("{}, counts", lib.name));
-    let Some(server) = bench.server() else { return fences(bench, lib, &name, tasks) };
-    // So much is computed for a thousand tasks that on a short way the processors would be the limit.
-    let delay = bench.args.delay * (1 + tasks as u64 / 256);
+    bench.progress.show(workload, &format!("{}, counts", lib.name));
+    let Some(server) = bench.server() else { return check_tokens(bench, lib, &name, tasks) };
+    // A thousand tasks compute so much that with a short latency the processors would be the limit.
+    let delay = bench.settings.delay * (1 + tasks as u64 / 256);
     let relay = Relay::start(server, delay)?;
     let mut peer = bench.peer_at(lib, &relay.url)?;
-    // Once before, so that keys, scripts and connections are there.
+    // Warms up keys, scripts and connections.
     pairs(&mut peer, &format!("pairs {name} {tasks} 1 0 0"))?;
     if server.addrs().len() > 1 {
-        // Those that a pair does not need are asked when a lock is held for a moment.
+        // Members that a pair does not need are asked when a lock is held for a moment.
         peer.ask(&format!("hold {name}-held"), LONG)?;
-        rest();
+        settle();
         peer.ask(&format!("free {name}-held"), LONG)?;
     }
     let times = 1 + 3 / tasks as u64;
@@ -138,17 +141,17 @@ fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Resu
     Ok(())
 }
 
-/// Without a server there is nothing to count; but fences have to grow all the same.
-fn fences(bench: &Bench<'_>, lib: &Lib, name: &str, tasks: usize) -> Result<(), Stop> {
+/// Checks only the tokens: without a server there are no requests to count.
+fn check_tokens(bench: &Bench<'_>, lib: &Lib, name: &str, tasks: usize) -> Result<()> {
     let mut peer = bench.peer(lib)?;
     pairs(&mut peer, &format!("pairs {name} {tasks} 5 0 0")).map(drop)
 }
 
-fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Measured, Stop> {
+fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Measurement> {
     let mut peer = bench.peer(lib)?;
     let name = bench.fresh_name();
     pairs(&mut peer, &format!("pairs {name} {tasks} 3 0 0"))?;
-    let ms = (bench.args.seconds * 1e3).max(1.0) as u64;
+    let ms = (bench.settings.seconds * 1e3).max(1.0) as u64;
     let running = |peer: &Peer| (cpu::with_children(peer.pid()), bench.server_cpu());
     let before = running(&peer);
     let answer = pairs(&mut peer, &format!("pairs {name} {tasks} 0 {ms} {rate}"))?;
@@ -169,37 +172,37 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
     }
     let steps = latency.iter_recorded();
     let shape = shape(steps.map(|step| (micros(step.value_iterated_to()), step.count_at_value())));
-    Ok(Measured { figures, shape, cpu: cpu::with_children(peer.pid()) })
+    Ok(Measurement { figures, shape, cpu: cpu::with_children(peer.pid()) })
 }
 
-/// Runs pairs. A fence that did not grow voids the run; exclusion cannot be broken here.
-pub(super) fn pairs(peer: &mut Peer, command: &str) -> Result<Value, Stop> {
+/// Runs pairs. A token that did not grow voids the run; exclusion cannot be broken here.
+pub(super) fn pairs(peer: &mut Peer, command: &str) -> Result<Value> {
     let answer = peer.ask(command, LONG)?;
     match answer["fence_regressions"].as_u64() {
         Some(0) => Ok(answer),
         Some(times) => {
-            Err(Stop::Void(format!("{times} fencing tokens did not grow in uncontended pairs")))
+            Err(RunError::Void(format!("{times} fencing tokens did not grow in uncontended pairs")))
         }
-        None => Err(Stop::Failed(format!("no answer to pairs: {answer}"))),
+        None => Err(RunError::Failed(format!("no answer to pairs: {answer}"))),
     }
 }
 
-fn span(answer: &Value) -> Result<u64, Stop> {
+fn span(answer: &Value) -> Result<u64> {
     let times = answer["start"].as_u64().zip(answer["end"].as_u64());
     let span = times.and_then(|(start, end)| end.checked_sub(start)).filter(|&span| span > 0);
-    span.ok_or_else(|| Stop::Failed("pairs without a beginning or an end".into()))
+    span.ok_or_else(|| RunError::Failed("pairs without a beginning or an end".into()))
 }
 
-pub(super) fn latency(answer: &Value) -> Result<Histogram<u64>, Stop> {
-    let mut histogram = crate::worker::histogram();
+pub(super) fn latency(answer: &Value) -> Result<Histogram<u64>> {
+    let mut histogram = lock_bench_worker::histogram();
     for step in answer["latency"].as_array().into_iter().flatten() {
         let step = step.get(0).and_then(Value::as_u64).zip(step.get(1).and_then(Value::as_u64));
-        let (value, count) =
-            step.ok_or_else(|| Stop::Failed("latency is a list of [nanoseconds, count]".into()))?;
+        let (value, count) = step
+            .ok_or_else(|| RunError::Failed("latency is a list of [nanoseconds, count]".into()))?;
         histogram.saturating_record_n(value, count);
     }
     match histogram.is_empty() {
-        true => Err(Stop::Failed("not one pair was done".into())),
+        true => Err(RunError::Failed("not one pair was done".into())),
         false => Ok(histogram),
     }
 }

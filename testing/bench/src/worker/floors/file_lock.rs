@@ -1,11 +1,11 @@
-//! `std::fs::File::lock` and `unlock`, which are flock(2). The files stay open and stay there.
+//! `std::fs::File::lock` and `unlock`, which are flock(2). The files stay open and are not deleted.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::worker::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct FileLock(PathBuf);
 
@@ -15,7 +15,7 @@ impl FileLock {
     }
 }
 
-/// Where the files of floors are: beside those that are measured.
+/// Returns the directory for the files of floors, beside those that are measured.
 pub(super) fn directory(url: &str) -> Result<PathBuf, String> {
     let path = url.strip_prefix("file://").and_then(|rest| rest.split('?').next());
     let directory = path.ok_or("this floor works on file:///directory")?;
@@ -26,14 +26,11 @@ pub(super) fn directory(url: &str) -> Result<PathBuf, String> {
 
 impl Lib for FileLock {
     /// An open file has at most one lock: each waiter opens it anew.
-    type Lock = PathOrFile;
+    type Lock = LazyFile;
     type Held = Arc<File>;
 
     fn lock(&self, name: &str) -> Result<Self::Lock, String> {
-        Ok(PathOrFile {
-            path: self.0.join(name.replace('/', "_")),
-            file: std::sync::OnceLock::new(),
-        })
+        Ok(LazyFile { path: self.0.join(name.replace('/', "_")), file: std::sync::OnceLock::new() })
     }
 
     async fn acquire(&self, lock: &Self::Lock, _ttl: Duration) -> Result<Self::Held, String> {
@@ -52,13 +49,13 @@ impl Lib for FileLock {
     }
 }
 
-/// A file that is opened at the first use of each clone.
-pub(crate) struct PathOrFile {
+/// A file that each clone opens at its first use.
+pub(crate) struct LazyFile {
     path: PathBuf,
     file: std::sync::OnceLock<Arc<File>>,
 }
 
-impl PathOrFile {
+impl LazyFile {
     fn open(&self) -> Result<Arc<File>, String> {
         if let Some(file) = self.file.get() {
             return Ok(Arc::clone(file));
@@ -70,7 +67,7 @@ impl PathOrFile {
     }
 }
 
-impl Clone for PathOrFile {
+impl Clone for LazyFile {
     fn clone(&self) -> Self {
         Self { path: self.path.clone(), file: std::sync::OnceLock::new() }
     }

@@ -1,5 +1,6 @@
-//! `flock(1)`, as scripts use it on a descriptor of theirs: `flock 9` in `( …; work ) 9>file`. Each
-//! acquisition is a process, and what it takes to start and end one is nearly all of the figure.
+//! `flock(1)`, as scripts use it on a descriptor of theirs: `flock 9` in `( …; work ) 9>file`.
+//!
+//! Each acquisition is a process, and its start and end are nearly all of the figure.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 use super::file_lock::directory;
-use crate::worker::Lib;
+use lock_bench_worker::Lib;
 
 pub(crate) struct Flock(PathBuf);
 
@@ -27,7 +28,7 @@ impl Lib for Flock {
         Ok(self.0.join(name.replace('/', "_")))
     }
 
-    /// The lock belongs to the open file, which is ours and the child's.
+    /// Locks the open file, which this process shares with the child.
     async fn acquire(&self, lock: &Self::Lock, _ttl: Duration) -> Result<Self::Held, String> {
         let path = lock.clone();
         let locked = spawn_blocking(move || {

@@ -1,11 +1,12 @@
-//! The commands of our own pair: `add`, a look and a draw from a counter in one write; then `md` of just the
-//! number that was seen.
+//! The commands of our own pair: `add`, `mg` and an increment of a counter in one write; then `md`
+//! of just the value that `mg` returned.
 
 use std::time::Duration;
 
 use super::{Dialect, line, random_owner};
 
-/// As long as the key of our counter, and not that one: it is begun without the server's clock.
+/// A key as long as that of our counter, and a different one, as its value is not derived from the
+/// server's clock.
 const COUNTER: &str = "%floor";
 
 pub(crate) struct Memcached;
@@ -23,7 +24,7 @@ impl Dialect for Memcached {
         reply.starts_with(b"HD").then_some(Self)
     }
 
-    /// An `add` is never alone.
+    /// Returns the length of a reply. An `add` is never alone.
     fn length(bytes: &[u8]) -> Option<usize> {
         let first = item(bytes)?;
         if !bytes.starts_with(b"STORED") && !bytes.starts_with(b"NOT_STORED") {
@@ -61,7 +62,7 @@ impl Dialect for Memcached {
     }
 }
 
-/// The length of a line, and of the value that it announces.
+/// Returns the length of a line, with the value that it announces.
 fn item(bytes: &[u8]) -> Option<usize> {
     let end = line(bytes)?;
     let Some(announced) = bytes[..end].strip_prefix(b"VA ") else { return Some(end) };

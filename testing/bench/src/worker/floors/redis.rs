@@ -26,7 +26,7 @@ impl Dialect for Redis {
         Some(Self { script: String::from_utf8_lossy(digest).into_owned() })
     }
 
-    /// A line, or the one string that is a reply here: that of the greeting.
+    /// Returns the length of a line, or of the one bulk string here: the reply to the greeting.
     fn length(bytes: &[u8]) -> Option<usize> {
         let first = line(bytes)?;
         match bytes.starts_with(b"$40\r") {
@@ -54,7 +54,7 @@ impl Dialect for Redis {
     }
 }
 
-/// A command as Redis reads it.
+/// Encodes a command.
 fn command(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

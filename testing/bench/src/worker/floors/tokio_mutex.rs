@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::worker::Lib;
+use lock_bench_worker::Lib;
 
 #[derive(Default)]
 pub(crate) struct TokioMutex(Table<HashMap<String, Arc<Mutex<()>>>>);

@@ -1,4 +1,4 @@
-//! `create` of an ephemeral node, and `delete`. The session is not kept alive: it lasts for as long as its
+//! `create` of an ephemeral node, and `delete`. The session has no heartbeats: it lasts for its
 //! timeout after the last request, which is longer than a measurement.
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -81,7 +81,7 @@ impl ZooKeeper {
     }
 }
 
-/// Length, number of the request, transaction, error.
+/// Returns whether a reply has no error: length, number of the request, transaction, error.
 fn is_ok(reply: &[u8]) -> bool {
     int(reply, 16) == Some(0)
 }
@@ -90,7 +90,7 @@ fn int(bytes: &[u8], at: usize) -> Option<i32> {
     bytes.get(at..at + 4)?.try_into().ok().map(i32::from_be_bytes)
 }
 
-/// Jute, as far as it is needed.
+/// A request in Jute, as far as it is needed.
 #[derive(Default)]
 struct Request(Vec<u8>);
 

@@ -1,6 +1,6 @@
-"""A worker whose locks keep nobody out. It speaks the protocol, and is what a run has to find out.
+"""A worker whose locks exclude no other client. It speaks the protocol, and a run has to detect it.
 
-usage: liar.py overlap|fence|silent|honest URL
+Usage: faulty_worker.py overlap|fence|silent|honest URL
 """
 
 import json
@@ -45,7 +45,7 @@ def execute(command, words):
         name, waiters = words[0], int(words[1])
         at = now()
         for i in range(waiters):
-            # Not before the holder lets go, unless this is about overlaps.
+            # Not before the holder releases the lock, unless the kind is overlap.
             begin = at + (0 if kind == "overlap" else 60_000_000_000) + 1000 * i
             claims.setdefault(name, []).append(claim(at, begin, begin + 10))
         return {}
