@@ -1,9 +1,9 @@
 //! The server's clock, as far as one of its answers tells it.
 
-use lock_core::clock::Moment;
-use lock_core::clock::sleep;
 use std::future::Future;
 use std::time::Duration;
+
+use lock_core::clock::{Moment, sleep};
 
 /// What the server's clock said at some time after a moment of ours.
 ///

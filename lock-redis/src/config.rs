@@ -1,9 +1,7 @@
 //! Where the server is and how to talk to it.
 
-use crate::connection::address::Address;
-use crate::connection::address::Endpoint;
-use crate::connection::address::Login;
-use crate::connection::address::Sentinels;
+use crate::connection::address::{Address, Endpoint, Login, Sentinels};
+
 #[cfg(feature = "tls")]
 use crate::connection::tls::Certificates;
 #[cfg(feature = "tls")]

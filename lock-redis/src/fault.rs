@@ -8,14 +8,13 @@
 
 use std::fmt;
 
+use Effect::{NotApplied, Unknown};
+use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
 use crate::connection::address::{Address, Endpoint};
-
-use Effect::{NotApplied, Unknown};
-use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
 /// Returns the fault of a request that failed.
 pub(crate) fn fault(action: &'static str, error: &RedisError) -> Fault {

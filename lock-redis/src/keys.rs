@@ -6,16 +6,10 @@
 //! digits or `~`, which no encoded name does. Exact names could, so those that end like a companion
 //! are refused.
 
-use crate::slots::hash_tag;
-use crate::slots::slot_of;
-use crate::slots::tag_in;
-use lock_core::Encoding;
-use lock_core::Error;
-use lock_core::ErrorKind;
-use lock_core::LockName;
-use lock_core::OwnerId;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind;
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
+
+use crate::slots::{hash_tag, slot_of, tag_in};
 
 /// Everything printable stays as it is, so that a lock with a plain name has the key that other
 /// libraries give it.

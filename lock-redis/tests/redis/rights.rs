@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use lock_conformance::helpers::Output;
 use lock_core::backend::{Effect, FaultKind, OnContention, Release, ReleaseMode};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
@@ -10,7 +11,6 @@ use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, granted, name};
-use lock_conformance::helpers::Output;
 
 const LEAST: &str = LEAST_RIGHTS[0];
 const LEAST_IN_ANY_ORDER: &str = LEAST_RIGHTS[1];

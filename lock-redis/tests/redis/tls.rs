@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::process::Command;
 use std::time::Duration;
 
+use lock_conformance::helpers::Output;
 use lock_conformance::proxy::{Direction, Fault, Match, Proxy};
 use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::Moment;
@@ -13,7 +14,6 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 
 use crate::certificates::{AUTHORITY, Certificates, NO_AUTHORITY, OF_THIS_HOST};
 use crate::support::{claim, contended, eventually, granted, renew, win};
-use lock_conformance::helpers::Output;
 
 const LONG: u64 = 300_000;
 const PASSWORD: &str = "hunter2secret";
