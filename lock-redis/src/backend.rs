@@ -181,7 +181,7 @@ mod tests {
 
     /// Core does not release a claim whose only attempt certainly did nothing.
     #[tokio::test]
-    async fn who_was_refused_at_once_is_not_known_any_more() {
+    async fn a_claim_refused_at_its_first_attempt_is_forgotten() {
         let server = Server::start(RedisOptions::new());
         let redis = Redis::connect(server.url()).await.unwrap();
         let limit = ["CONFIG", "SET", "maxmemory", "1"];

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_names_are_carried_byte_by_byte() {
+    fn exact_names_are_kept_byte_by_byte() {
         let long = "x".repeat(500);
         for (prefix, name) in [
             ("", "nightly backup"),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_names_that_cannot_be_carried_are_refused() {
+    fn exact_names_without_companion_keys_are_refused() {
         let owner = OwnerId::mint();
         for name in ["a}b", "{}a", "}", "a{}{b}", "%~rights", "%~rights3"] {
             assert!(exactly("", name).is_err(), "{name}");

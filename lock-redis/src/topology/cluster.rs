@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_where_their_masters_are() {
+    fn the_map_has_each_slot_at_its_master() {
         let answer = Answer::Array(vec![
             range(0, 5, master(bulk("10.0.0.1"), 7)),
             range(6, 6, master(bulk(""), 8)),
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_not_believed() {
+    fn malformed_maps_are_refused() {
         let wrong = [
             Answer::Nil,
             Answer::Array(vec![Answer::Int(1)]),
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_down_is_asked_last() {
+    fn members_that_are_down_are_asked_last() {
         let config = Config::new("redis+cluster://a,b,c").unwrap();
         let client = Arc::new(ClientState::new(&config));
         let cluster = Cluster::new(config, client);

@@ -81,7 +81,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_connection_that_hangs_casts_doubt_on_the_one_that_all_share() {
+    async fn a_hung_connection_puts_the_shared_one_in_doubt() {
         let server = Server::start(RedisOptions::new());
         let url = format!("{}?min_replicas=1&min_replicas_timeout=1ms", server.url());
         let config = Config::new(&url).unwrap();

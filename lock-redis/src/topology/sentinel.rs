@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_that_was_cut_off_takes_nothing_back_of_what_others_have_said() {
+    fn a_partitioned_sentinel_does_not_override_the_others() {
         let mut views = SentinelViews::of(3);
         assert_eq!(views.best(), None);
         (0..3).for_each(|sentinel| views.report(sentinel, found(1, 3)));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_were_asked_for_before_the_news_take_nothing_back() {
+    fn an_answer_does_not_override_a_later_report() {
         let mut views = SentinelViews::of(3);
         views.report(0, found(1, 3));
         let before = views.reports();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_are_gone_are_forgotten_after_a_minute() {
+    async fn views_of_lost_sentinels_are_forgotten_after_a_minute() {
         let mut views = SentinelViews::of(3);
         (0..3).for_each(|sentinel| views.report(sentinel, found(2, 5)));
         (1..3).for_each(|sentinel| views.disconnect(sentinel));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_do_not_count_are_believed_if_most_of_them_agree() {
+    fn sentinels_without_epochs_need_a_majority() {
         let mut views = SentinelViews::of(3);
         (0..3).for_each(|sentinel| views.report(sentinel, found(1, 0)));
         views.report(1, found(2, 0));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_changes_between_two_questions_never_makes_an_old_address_new() {
+    async fn a_failover_between_two_questions_makes_no_old_address_new() {
         let group = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
         let group = group.await.unwrap();
         let proxy = Proxy::start(group.sentinel(0).addr()).unwrap();
