@@ -1,41 +1,22 @@
-//! The verbs.
+//! The backend: a connection to a Redis server or cluster, and its verbs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, Identity, Listed, LockState, Release, ReleaseMode, Renewal,
+    Wake,
+};
+use lock_core::{
+    Capabilities, Durability, Error, Executor, Fencing, LockName, Order, OwnerId, Reach, Support,
+    Takeover, Wakeup,
+};
 
 use crate::config::Config;
 use crate::keys::Keys;
 use crate::topology::servers::Servers;
-use async_trait::async_trait;
-use lock_core::Capabilities;
-use lock_core::Durability;
-use lock_core::Error;
-use lock_core::Executor;
-use lock_core::Fencing;
-use lock_core::LockName;
-use lock_core::Order;
-use lock_core::OwnerId;
-use lock_core::Reach;
-use lock_core::Support;
-use lock_core::Takeover;
-use lock_core::Wakeup;
-use lock_core::backend::Attempt;
-use lock_core::backend::Backend;
-use lock_core::backend::Claim;
-use lock_core::backend::Fault;
-use lock_core::backend::Identity;
-use lock_core::backend::Listed;
-use lock_core::backend::LockState;
-use lock_core::backend::Release;
-use lock_core::backend::ReleaseMode;
-use lock_core::backend::Renewal;
-use lock_core::backend::Wake;
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::time::Duration;
-
-/// Locks that are remembered as stuck.
-pub(crate) const MAX_STUCK: usize = 1000;
+use crate::warned::WarnedLocks;
 
 /// Locks on a Redis server. Clones share one connection.
 ///
@@ -50,19 +31,14 @@ pub(crate) struct Inner {
     pub(crate) keys: Keys,
     pub(crate) servers: Servers,
     pub(crate) wakeup: Wakeup,
-    pub(crate) loss_push: Support,
+    loss_push: Support,
     /// A lock counts only when replicas know of it.
     pub(crate) waits_for_replicas: bool,
     pub(crate) min_ttl: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) warned: WarnedLocks,
-    pub(crate) executor: Executor,
+    executor: Executor,
 }
-
-/// The keys of locks that were warned of: once each, until we get the lock. Beyond a limit nothing more
-/// is said.
-#[derive(Debug, Default)]
-pub(crate) struct WarnedLocks(Mutex<HashSet<String>>);
 
 impl Redis {
     /// Connects to a server: to a URL as in [`Config::new`], or with a [`Config`].
@@ -107,7 +83,6 @@ impl Redis {
             true => Support::Present,
             false => Support::Absent,
         };
-        let warned = WarnedLocks::default();
         Ok(Self {
             inner: Arc::new(Inner {
                 keys,
@@ -117,7 +92,7 @@ impl Redis {
                 waits_for_replicas,
                 min_ttl,
                 max_ttl,
-                warned,
+                warned: WarnedLocks::default(),
                 executor,
             }),
         })
@@ -193,25 +168,6 @@ impl Backend for Redis {
     }
 }
 
-impl WarnedLocks {
-    pub(crate) fn is_new(&self, key: &str) -> bool {
-        let mut keys = self.keys();
-        keys.len() < MAX_STUCK && keys.insert(key.to_owned())
-    }
-
-    pub(crate) fn forget(&self, key: &str) {
-        let mut keys = self.keys();
-        // Nearly always.
-        if !keys.is_empty() {
-            keys.remove(key);
-        }
-    }
-
-    pub(crate) fn keys(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use lock_core::LockName;
@@ -222,7 +178,7 @@ mod tests {
 
     /// Core does not release a claim whose only attempt certainly did nothing.
     #[tokio::test]
-    async fn who_was_refused_at_once_is_not_known_any_more() {
+    async fn a_claim_refused_at_its_first_attempt_is_forgotten() {
         let server = Server::start(RedisOptions::new());
         let redis = Redis::connect(server.url()).await.unwrap();
         let limit = ["CONFIG", "SET", "maxmemory", "1"];

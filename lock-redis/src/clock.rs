@@ -1,9 +1,9 @@
 //! The server's clock, as far as one of its answers tells it.
 
-use lock_core::clock::Moment;
-use lock_core::clock::sleep;
 use std::future::Future;
 use std::time::Duration;
+
+use lock_core::clock::{Moment, sleep};
 
 /// What the server's clock said at some time after a moment of ours.
 ///
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_away_is_not_known() {
+    fn a_distant_time_has_no_local_moment() {
         let time = ServerTime { asked: Moment::now(), time: 1_000_000 };
         let reach = Duration::from_secs(1);
         assert!(time.local(2_000_000, reach).is_some());

@@ -1,9 +1,7 @@
 //! Where the server is and how to talk to it.
 
-use crate::connection::address::Address;
-use crate::connection::address::Endpoint;
-use crate::connection::address::Login;
-use crate::connection::address::Sentinels;
+use crate::connection::address::{Address, Endpoint, Login, Sentinels};
+
 #[cfg(feature = "tls")]
 use crate::connection::tls::Certificates;
 #[cfg(feature = "tls")]
@@ -489,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_without_being_repeated() {
+    fn malformed_urls_are_refused_and_not_repeated() {
         for url in [
             "",
             "redis:h",
@@ -551,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_cluster_are_those_that_are_named() {
+    fn a_cluster_url_names_its_members() {
         let host = |name: &str, port| Host { name: name.into(), port };
         let config = Config::new("redis+cluster://u:p@a,b:7,[::1]:8?prefix=x:&order=any").unwrap();
         assert_eq!(config.members, [host("a", 6379), host("b", 7), host("::1", 8)]);
@@ -594,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_waited_for_on_demand() {
+    fn min_replicas_is_an_option() {
         let of = |url: &str| Config::new(url).unwrap().replicas;
         let min_replicas = |count, timeout| Some(MinReplicas { count, timeout });
         assert_eq!(of("redis://h"), None);

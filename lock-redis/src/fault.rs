@@ -8,14 +8,13 @@
 
 use std::fmt;
 
+use Effect::{NotApplied, Unknown};
+use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
 use crate::connection::address::{Address, Endpoint};
-
-use Effect::{NotApplied, Unknown};
-use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
 /// Returns the fault of a request that failed.
 pub(crate) fn fault(action: &'static str, error: &RedisError) -> Fault {
@@ -387,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_refuses_was_not_applied() {
+    fn refused_requests_were_not_applied() {
         for (code, detail, kind) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'.", Unavailable),
             ("READONLY", "You can't write against a read only replica.", Unavailable),
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_unknown() {
+    fn other_errors_have_an_unknown_outcome() {
         for (code, detail) in
             [("ERR", "something new"), ("NEWCODE", "x"), ("ERR", "@user_script: 3: x")]
         {

@@ -6,16 +6,10 @@
 //! digits or `~`, which no encoded name does. Exact names could, so those that end like a companion
 //! are refused.
 
-use crate::slots::hash_tag;
-use crate::slots::slot_of;
-use crate::slots::tag_in;
-use lock_core::Encoding;
-use lock_core::Error;
-use lock_core::ErrorKind;
-use lock_core::LockName;
-use lock_core::OwnerId;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind;
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
+
+use crate::slots::{hash_tag, slot_of, tag_in};
 
 /// Everything printable stays as it is, so that a lock with a plain name has the key that other
 /// libraries give it.
@@ -266,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_names_are_carried_byte_by_byte() {
+    fn exact_names_are_kept_byte_by_byte() {
         let long = "x".repeat(500);
         for (prefix, name) in [
             ("", "nightly backup"),
@@ -287,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_names_that_cannot_be_carried_are_refused() {
+    fn exact_names_without_companion_keys_are_refused() {
         let owner = OwnerId::mint();
         for name in ["a}b", "{}a", "}", "a{}{b}", "%~rights", "%~rights3"] {
             assert!(exactly("", name).is_err(), "{name}");

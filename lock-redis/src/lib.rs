@@ -93,6 +93,7 @@ mod slots;
 mod topology;
 mod value;
 mod verbs;
+mod warned;
 
 pub use backend::Redis;
 pub use config::Config;

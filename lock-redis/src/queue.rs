@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_before_the_answer_is_read_is_not_lost() {
+    async fn a_grant_before_the_reply_is_kept() {
         let (queues, owners) = queue_of(1);
         let late = reply(8);
         queues.on_message(&grant(&owners[0], 9), said(1));
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_a_process_watches() {
+    fn one_claim_of_a_process_watches() {
         let (queues, owners) = queue_of(3);
         let watchers = || {
             let expires_at = |owner: &&OwnerId| {
@@ -655,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_forgotten_asks_for_each_place() {
+    fn a_forgotten_process_asks_for_each_entry() {
         let (queues, owners) = queue_of(3);
         let mut reply = reply(10);
         reply.is_new = true;
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_read_after_places_were_lost_is_no_place() {
+    fn a_late_reply_does_not_confirm_a_lost_entry() {
         let (queues, owners) = queue_of(2);
         let late = || reply(8);
         let (read_late, read_too_late) = (late(), late());
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_late_makes_no_loss_earlier() {
+    fn a_late_reply_does_not_move_a_loss_back() {
         let forgotten = |now: u64| QueueReply { is_new: true, ..reply(now) };
         let (late, read_too_late, older) = (reply(9), reply(9), forgotten(8));
         let (queues, owners) = queue_of(3);
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clock_that_is_set_back_makes_nobody_ask_for_ever() {
+    async fn a_clock_step_back_ends_no_wait_for_good() {
         let (queues, owners) = queue_of(2);
         // What one was sent is over, and so is the lease of which the other one was told.
         queues.on_message(&grant(&owners[1], 1000), None);
@@ -729,7 +729,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_more_often_does_not_keep_the_places_of_the_patient() {
+    fn frequent_polls_do_not_keep_longer_entries() {
         let (queues, owners) = queue_of(1);
         let hasty = enter(&queues, LEASE / 60);
         // A lease later, but for the hasty one's answers nothing was heard since.
@@ -744,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_given_back_unless_its_owner_waits_for_that_lock_or_holds_it() {
+    fn a_grant_is_given_back_unless_its_owner_waits_or_holds() {
         let (queues, owners) = queue_of(3);
         let strange = OwnerId::mint();
         let is_given_back = |grant: &str| queues.on_message(grant, said(1)).is_some();
@@ -762,7 +762,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_leaves_nothing() {
+    fn a_claim_that_leaves_leaves_no_state() {
         let (queues, owners) = queue_of(3);
         owners.iter().for_each(|owner| queues.leave(owner));
         assert!(queues.is_empty());

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_cluster_everything_is_said_in_its_slot() {
+    fn cluster_scripts_publish_in_their_slot() {
         for (plain, sharded) in
             [(&PLAIN.acquire, &SHARDED.acquire), (&PLAIN.rights, &SHARDED.rights)]
         {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scripts_have_our_numbers() {
+    fn the_scripts_have_the_same_constants() {
         let client = [
             ("TOKEN_RETENTION", crate::limits::TOKEN_RETENTION),
             ("QUEUE_ENTRY_GRACE", lock_core::backend::QUEUE_ENTRY_GRACE),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_leaves_nothing() {
+    fn a_claim_that_leaves_leaves_no_state() {
         let waiters = SignalWaiters::default();
         let owners = [OwnerId::mint(), OwnerId::mint()];
         for owner in owners {

@@ -1,16 +1,13 @@
 //! Connections inside of one process, for the simulation of this crate's tests. Promised to nobody.
 
-use redis::AsyncConnectionConfig;
-use redis::Client;
-use redis::RedisError;
-use redis::aio::MultiplexedConnection;
-use std::fmt;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
+use std::{fmt, io};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
 /// A network that leads to a server, instead of the system's network.

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_value_of_the_standard() {
+    fn crc16_has_the_check_value_of_the_standard() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
     }
 

@@ -59,7 +59,7 @@ mod tests {
     const OWNER: &str = "00112233445566778899aabbccddeeff";
 
     #[test]
-    fn a_mark_is_no_part_of_what_it_marks() {
+    fn a_mark_is_no_part_of_the_label() {
         let owner: OwnerId = OWNER.parse().unwrap();
         for label in [None, Some(Label::new("web-1: a b"))] {
             let text = Value::text(&owner, 17, label.as_ref());
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_told_from_others() {
+    fn foreign_values_are_not_parsed() {
         for (text, label) in [("1 ", None), ("17", None), ("17 web-1: a b", Some("web-1: a b"))] {
             let parsed = Value::parse(format!("{OWNER} {text}").as_bytes());
             let parsed = parsed.as_ref().map(|v| v.label.as_ref().map_or("", Label::as_str));

@@ -1,12 +1,11 @@
 //! Addresses of servers and sentinels, and the credentials for them.
 
-use lock_core::Error;
-use lock_core::ErrorKind;
-use lock_core::url::Host;
-use lock_core::url::Url;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use lock_core::url::{Host, Url};
+use lock_core::{Error, ErrorKind};
 
 /// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
 /// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.

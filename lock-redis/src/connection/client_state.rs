@@ -1,20 +1,17 @@
 //! The state that all connections of a client share.
 
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use lock_core::{Order, OwnerId};
+
 use crate::config::Config;
 use crate::connection::health::Health;
-use crate::keys::Keys;
-use crate::keys::LockKeys;
+use crate::keys::{Keys, LockKeys};
 use crate::queue::Queues;
 use crate::scripts::{self, Scripts};
 use crate::signal_waiters::SignalWaiters;
-use lock_core::Order;
-use lock_core::OwnerId;
-use std::fmt;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
 
 /// The state that all connections of a client share.
 pub(crate) struct ClientState {

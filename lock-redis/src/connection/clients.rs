@@ -1,25 +1,22 @@
 //! Clients of the Redis library, made from the configuration.
 
-use crate::config::Config;
-use crate::connection::address::Address;
-use crate::connection::address::Login;
-use crate::connection::address::SILENCE;
-use crate::fault;
-use lock_core::Error;
-use redis::Client;
-use redis::ConnectionAddr;
-use redis::ConnectionInfo;
-use redis::IntoConnectionInfo;
-use redis::ProtocolVersion;
-use redis::RedisConnectionInfo;
-use redis::RedisError;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
 use std::time::Duration;
 
-pub(crate) const KEEPALIVE_PROBES: u32 = 3;
-pub(crate) const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-pub(crate) const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+use lock_core::Error;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError,
+};
+
+use crate::config::Config;
+use crate::connection::address::{Address, Login, SILENCE};
+use crate::fault;
+
+const KEEPALIVE_PROBES: u32 = 3;
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 impl Config {
     /// Looks whether the files that it names are fit for use.
     pub(crate) async fn check_files(&self) -> Result<(), Error> {
@@ -54,7 +51,7 @@ impl Config {
     }
 }
 
-pub(crate) fn connection_info(
+fn connection_info(
     address: &Address,
     login: &Login,
     database: i64,

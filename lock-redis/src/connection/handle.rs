@@ -1,16 +1,15 @@
 //! A connection that all verbs share.
 
-use crate::clock::ServerTime;
-use crate::connection::health::Health;
-use crate::connection::health::PendingRequest;
-use lock_core::clock::Moment;
-use redis::Cmd;
-use redis::FromRedisValue;
-use redis::RedisError;
-use redis::aio::MultiplexedConnection;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use lock_core::clock::Moment;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, FromRedisValue, RedisError};
+
+use crate::clock::ServerTime;
+use crate::connection::health::{Health, PendingRequest};
 
 /// A connection. Cloning is cheap; clones share it.
 #[derive(Clone)]

@@ -1,25 +1,21 @@
 //! The health of a connection: whether it is usable, and which server it leads to.
 
-use crate::clock::ServerTime;
-use crate::connection::address::SILENCE;
-use crate::connection::address::ServerLocation;
-use lock_core::clock::Moment;
-use redis::ErrorKind as RedisKind;
-use redis::RedisError;
 use std::collections::HashSet;
 use std::future::Future;
 use std::io;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use lock_core::clock::Moment;
+use redis::{ErrorKind as RedisKind, RedisError};
 use tokio::sync::SetOnce;
 
+use crate::clock::ServerTime;
+use crate::connection::address::{SILENCE, ServerLocation};
+
 /// The age from which a connection to a replica is closed.
-pub(crate) const AGE: Duration = Duration::from_secs(1);
+const AGE: Duration = Duration::from_secs(1);
 
 /// Whether a connection is of any use, and where it leads.
 pub(crate) struct Health {

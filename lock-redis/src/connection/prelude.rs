@@ -1,12 +1,9 @@
 //! Commands that a cluster needs in the same write before a script.
 
-use crate::scripts::Call;
-use redis::ErrorKind as RedisKind;
-use redis::FromRedisValue;
-use redis::Pipeline;
-use redis::RedisError;
-use redis::Value as Answer;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{ErrorKind as RedisKind, FromRedisValue, Pipeline, RedisError, Value as Answer};
+
+use crate::scripts::Call;
 
 /// Commands to send in the same write before a script, such as `ASKING`.
 #[derive(Clone, Copy)]
@@ -32,7 +29,7 @@ impl ClusterPrelude<'_> {
         }
     }
 
-    pub(crate) async fn once_before<T: FromRedisValue>(
+    async fn once_before<T: FromRedisValue>(
         self,
         call: &Call,
         redis: &mut MultiplexedConnection,

@@ -1,5 +1,10 @@
 //! Checks of a server before its first lock: rights of the user, mode, and eviction policy.
 
+use std::sync::Arc;
+
+use lock_core::{Error, ErrorKind, OwnerId};
+use redis::{Cmd, Value as Answer};
+
 use crate::clock::within;
 use crate::fault;
 use crate::keys::LockKeys;
@@ -7,14 +12,8 @@ use crate::limits::CONNECT_TIMEOUT;
 use crate::scripts::Call;
 use crate::topology::commands::Info;
 use crate::topology::link::Link;
-use lock_core::Error;
-use lock_core::ErrorKind;
-use lock_core::OwnerId;
-use redis::Cmd;
-use redis::Value as Answer;
-use std::sync::Arc;
 
-pub(crate) const TRY_OUT: &str = "try out the rights of this user";
+const TRY_OUT: &str = "try out the rights of this user";
 
 impl Link {
     /// Finds out whether replicas can be waited for.
@@ -24,11 +23,7 @@ impl Link {
     }
 
     /// Finds out whether this user may send a command that changes nothing.
-    pub(crate) async fn check_right(
-        self: &Arc<Self>,
-        name: &str,
-        command: &Cmd,
-    ) -> Result<(), Error> {
+    async fn check_right(self: &Arc<Self>, name: &str, command: &Cmd) -> Result<(), Error> {
         let connection = self.connection().await.map_err(fault::error)?;
         let mut redis = connection.redis.clone();
         match within(CONNECT_TIMEOUT, command.query_async::<Answer>(&mut redis)).await {

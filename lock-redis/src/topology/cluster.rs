@@ -3,6 +3,19 @@
 //! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is wrong, the members
 //! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::Error;
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::Moment;
+use lock_core::dial::SingleFlight;
+use lock_core::url::Host;
+use redis::{FromRedisValue, RedisError, Value as Answer};
+
 use crate::clock::within;
 use crate::config::Config;
 use crate::connection::client_state::ClientState;
@@ -13,39 +26,20 @@ use crate::keys::LockKeys;
 use crate::slots::SLOTS;
 use crate::topology::link::Link;
 use crate::topology::replicas::Replicated;
-use crate::topology::request::Request;
-use crate::topology::request::Response;
-use lock_core::Error;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind;
-use lock_core::clock::Moment;
-use lock_core::dial::SingleFlight;
-use lock_core::url::Host;
-use redis::FromRedisValue;
-use redis::RedisError;
-use redis::Value as Answer;
-use std::borrow::Cow;
-use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use crate::topology::request::{Request, Response};
 
 /// How often one verb is sent to another member. A slot that is being moved takes two: the one that has it, and the
 /// one that gets it.
-pub(crate) const MAX_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// Out of so many keys, one master of three has none once in 10^11 times.
-pub(crate) const MAX_TRIALS: usize = 64;
+const MAX_TRIALS: usize = 64;
 
 /// How long one member is waited for when it is asked where the slots are.
-pub(crate) const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How old a map has to be before members are asked for a new one.
-pub(crate) const MIN_MAP_AGE: Duration = Duration::from_millis(200);
+const MIN_MAP_AGE: Duration = Duration::from_millis(200);
 
 /// The way to all members of a cluster.
 pub(crate) struct Cluster {
@@ -62,7 +56,7 @@ pub(crate) struct ClusterMember {
     pub(crate) link: Arc<Link>,
     /// It said that the cluster is down, and has done nothing since then: it may be cut off from the others, and
     /// would go on naming itself the master of its slots.
-    pub(crate) is_down: Arc<AtomicBool>,
+    is_down: Arc<AtomicBool>,
 }
 
 pub(crate) struct SlotMap {
@@ -229,7 +223,7 @@ impl Cluster {
     }
 
     /// Fetches a new map unless the current one is recent. Concurrent callers share one request.
-    pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
+    async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
         if self.map().asked.is_some_and(|asked| !(asked + MIN_MAP_AGE).has_passed()) {
             return Ok(());
         }
@@ -242,7 +236,7 @@ impl Cluster {
         self.asking.join(ask).await
     }
 
-    pub(crate) async fn query_members(&self) -> Result<(), Fault> {
+    async fn query_members(&self) -> Result<(), Fault> {
         let mut failure = None;
         let candidates = self.map().candidates();
         for ClusterMember { host, link, .. } in candidates {
@@ -259,7 +253,7 @@ impl Cluster {
     }
 
     /// Applies the slots as the member at `host` reports them.
-    pub(crate) fn update_map(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
+    fn update_map(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
         let ranges = ranges(answer, host).filter(|ranges| !ranges.is_empty());
         let ranges = ranges.ok_or_else(no_map)?;
         let mut map = self.map();
@@ -302,7 +296,7 @@ impl Cluster {
     }
 
     /// Returns another master of the slot, as the members that are not down report it.
-    pub(crate) async fn replacement_for(
+    async fn replacement_for(
         self: &Arc<Self>,
         member: &ClusterMember,
         slot: u16,
@@ -313,7 +307,7 @@ impl Cluster {
         self.map().master_of(slot).filter(|other| other.host != member.host)
     }
 
-    pub(crate) async fn master_of(self: &Arc<Self>, slot: u16) -> Result<ClusterMember, Fault> {
+    async fn master_of(self: &Arc<Self>, slot: u16) -> Result<ClusterMember, Fault> {
         let known = self.map().master_of(slot);
         if let Some(member) = known.filter(|member| !member.link.is_in_doubt()) {
             return Ok(member);
@@ -328,7 +322,7 @@ impl Cluster {
         })
     }
 
-    pub(crate) fn member_at(&self, host: Host) -> ClusterMember {
+    fn member_at(&self, host: Host) -> ClusterMember {
         let mut map = self.map();
         if let Some(known) = map.members.iter().find(|member| member.host == host) {
             return known.clone();
@@ -338,7 +332,7 @@ impl Cluster {
         member
     }
 
-    pub(crate) fn new_member(&self, host: Host) -> ClusterMember {
+    fn new_member(&self, host: Host) -> ClusterMember {
         let config = self.config.at_member(host.clone());
         let link = Arc::new(Link::new(config, Arc::clone(&self.client)));
         ClusterMember { host, link, is_down: Arc::default() }
@@ -350,13 +344,13 @@ impl Cluster {
 }
 
 impl SlotMap {
-    pub(crate) fn master_of(&self, slot: u16) -> Option<ClusterMember> {
+    fn master_of(&self, slot: u16) -> Option<ClusterMember> {
         self.members.get((*self.masters.get(usize::from(slot))?)?).cloned()
     }
 
     /// Returns the members to ask, in order: first those that answer and are not down, as far as is
     /// known.
-    pub(crate) fn candidates(&mut self) -> Vec<ClusterMember> {
+    fn candidates(&mut self) -> Vec<ClusterMember> {
         self.turn = (self.turn + 1) % self.members.len().max(1);
         let mut members = self.members.clone();
         members.rotate_left(self.turn);
@@ -375,7 +369,7 @@ impl fmt::Debug for Cluster {
 }
 
 /// Returns the target of a redirection. The address is empty if it is the redirecting member's own.
-pub(crate) fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
+fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
     let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
     let host = address.and_then(|(name, port)| host(name, port.parse().ok()?, from));
     host.ok_or_else(|| {
@@ -394,7 +388,7 @@ pub(crate) fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
 /// Reads the answer of the member `from` to `CLUSTER SLOTS`: for each range of slots its ends, its
 /// master, and its replicas. Ranges whose master has no known address are left out. Returns `None`
 /// if the answer is malformed.
-pub(crate) fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
+fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     let Answer::Array(entries) = answer else { return None };
     let mut ranges = Vec::new();
     for entry in entries {
@@ -417,7 +411,7 @@ pub(crate) fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     Some(ranges)
 }
 
-pub(crate) fn no_map() -> Fault {
+fn no_map() -> Fault {
     let why = "no member of the cluster knows which of them has which locks";
     Fault::not_applied(FaultKind::Unavailable, why)
 }
@@ -447,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_where_their_masters_are() {
+    fn the_map_has_each_slot_at_its_master() {
         let answer = Answer::Array(vec![
             range(0, 5, master(bulk("10.0.0.1"), 7)),
             range(6, 6, master(bulk(""), 8)),
@@ -465,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_not_believed() {
+    fn malformed_maps_are_refused() {
         let wrong = [
             Answer::Nil,
             Answer::Array(vec![Answer::Int(1)]),
@@ -503,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_down_is_asked_last() {
+    fn members_that_are_down_are_asked_last() {
         let config = Config::new("redis+cluster://a,b,c").unwrap();
         let client = Arc::new(ClientState::new(&config));
         let cluster = Cluster::new(config, client);

@@ -1,21 +1,20 @@
 //! The commands that verbs send besides scripts.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lock_core::backend::{Effect, Fault, Identity};
+use redis::Value as Answer;
+
 use crate::connection::handle::Connection;
 use crate::fault;
-use crate::keys::Keys;
-use crate::keys::LockKeys;
+use crate::keys::{Keys, LockKeys};
 use crate::limits::TOKEN_RETENTION;
 use crate::queue::Unclaimed;
 use crate::scripts::Call;
 use crate::topology::link::Link;
 use crate::value::Value;
-use lock_core::backend::Effect;
-use lock_core::backend::Fault;
-use lock_core::backend::Identity;
-use redis::Value as Answer;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 impl Link {
     /// Returns the identity and age of the server's process, or `None` if this user may not ask.
@@ -158,7 +157,7 @@ impl Info {
 pub(crate) type Watched = (bool, Option<Vec<u8>>);
 
 /// Reads the answers of [`Link::watch`].
-pub(crate) fn parse_watch(answers: Vec<Answer>) -> Option<Watched> {
+fn parse_watch(answers: Vec<Answer>) -> Option<Watched> {
     let [Answer::Int(is_there), value, Answer::Int(1)] = <[Answer; 3]>::try_from(answers).ok()?
     else {
         return None;

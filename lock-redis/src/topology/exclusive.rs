@@ -1,5 +1,10 @@
 //! Connections that one write has to itself while it waits for replicas.
 
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::Unavailable;
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+
 use crate::clock::within;
 use crate::connection::handle::Connection;
 use crate::fault;
@@ -7,12 +12,7 @@ use crate::limits::CONNECT_TIMEOUT;
 use crate::topology::commands::Info;
 use crate::topology::handshake::is_too_old;
 use crate::topology::link::Link;
-use crate::topology::replicas::ConnectionEnd;
-use crate::topology::replicas::ExclusiveConnection;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::Unavailable;
-use redis::AsyncConnectionConfig;
-use redis::aio::MultiplexedConnection;
+use crate::topology::replicas::{ConnectionEnd, ExclusiveConnection};
 
 impl Link {
     /// Opens a connection to the same server that no other request shares.
@@ -49,7 +49,7 @@ impl Link {
     /// Refuses a new connection that leads to another server than the one `shared` it: the address
     /// has moved. What has been written is let go on the old one. A user who may not ask cannot
     /// tell.
-    pub(crate) async fn check_same_server(
+    async fn check_same_server(
         &self,
         shared: &Connection,
         redis: &MultiplexedConnection,
@@ -81,7 +81,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_connection_that_hangs_casts_doubt_on_the_one_that_all_share() {
+    async fn a_hung_connection_puts_the_shared_one_in_doubt() {
         let server = Server::start(RedisOptions::new());
         let url = format!("{}?min_replicas=1&min_replicas_timeout=1ms", server.url());
         let config = Config::new(&url).unwrap();

@@ -1,5 +1,14 @@
 //! The set-up of a new connection: protocol, role, channels, key tracking, and features of the server.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lock_core::Order;
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::Unavailable;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, RedisError, Value as Answer};
+
 use crate::connection::address::ServerLocation;
 use crate::connection::handle::Connection;
 use crate::connection::health::Health;
@@ -8,19 +17,9 @@ use crate::scripts::DELETE_IF_EQUAL;
 use crate::slots::slot_of;
 use crate::topology::link::Link;
 use crate::topology::pushes::Pushes;
-use lock_core::Order;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::Unavailable;
-use redis::AsyncConnectionConfig;
-use redis::ErrorKind as RedisKind;
-use redis::RedisError;
-use redis::Value as Answer;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How many requests may wait to be written.
-pub(crate) const AT_ONCE: usize = 4096;
+const AT_ONCE: usize = 4096;
 
 impl Link {
     pub(crate) async fn connect_to(
@@ -100,7 +99,7 @@ impl Link {
 
     /// Requires that a server that sentinels name is a primary: a demoted one may not know it yet,
     /// nor the one that replaces it. A user who may not ask notices at the first write.
-    pub(crate) async fn require_primary(
+    async fn require_primary(
         &self,
         mut redis: MultiplexedConnection,
         server: &ServerLocation,
@@ -137,7 +136,7 @@ impl Link {
 
     /// Subscribes to the channel of this client. Returns false if the server does not offer that to
     /// this user.
-    pub(crate) async fn subscribe_channels(
+    async fn subscribe_channels(
         &self,
         redis: &mut MultiplexedConnection,
         health: &Health,
@@ -171,10 +170,7 @@ impl Link {
 
     /// Enables key tracking: the server remembers the keys of reads that ask for it, and notifies
     /// once when such a key changes. Returns false if the server does not offer that to this user.
-    pub(crate) async fn enable_tracking(
-        &self,
-        redis: &mut MultiplexedConnection,
-    ) -> Result<bool, RedisError> {
+    async fn enable_tracking(&self, redis: &mut MultiplexedConnection) -> Result<bool, RedisError> {
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").ignore();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
@@ -192,7 +188,7 @@ impl Link {
     }
 
     /// Finds out whether the server can delete a key that has some value, without a script.
-    pub(crate) async fn probe_delete(
+    async fn probe_delete(
         &self,
         mut redis: MultiplexedConnection,
         health: &Health,

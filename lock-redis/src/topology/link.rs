@@ -6,44 +6,38 @@
 //! peer that has promised more bytes than it sends, or a middleman that lost its server, would be waited
 //! for without end.
 
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_core::Order;
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::{Unavailable, Unsupported};
+use lock_core::clock::Moment;
+use lock_core::dial::Dialer;
+use redis::{FromRedisValue, RedisError, Value as Answer};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
 use crate::clock::within;
 use crate::config::Config;
-use crate::connection::address::Endpoint;
-use crate::connection::address::ServerLocation;
+use crate::connection::address::{Endpoint, ServerLocation};
 use crate::connection::client_state::ClientState;
 use crate::connection::handle::Connection;
 use crate::connection::prelude::ClusterPrelude;
 use crate::fault;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::scripts::Call;
-use crate::topology::replicas::Replicas;
-use crate::topology::replicas::Replicated;
+use crate::topology::replicas::{Replicas, Replicated};
 use crate::topology::views::{SentinelViews, ViewObserver};
-use lock_core::Order;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::Unavailable;
-use lock_core::backend::FaultKind::Unsupported;
-use lock_core::clock::Moment;
-use lock_core::dial::Dialer;
-use redis::FromRedisValue;
-use redis::RedisError;
-use redis::Value as Answer;
-use std::fmt;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// How long a connection that is under suspicion has for an answer.
-pub(crate) const STILL_THERE: Duration = Duration::from_millis(500);
+const STILL_THERE: Duration = Duration::from_millis(500);
 
 /// How long a request may go without answer before others are asked whether its server is still the right one.
-pub(crate) const DOUBT: Duration = Duration::from_secs(1);
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// The way to a server.
 pub(crate) struct Link {
@@ -184,7 +178,7 @@ impl Link {
         self.dialer.current().is_some_and(|c| c.health.is_good() && c.is_listening_in(slot))
     }
 
-    pub(crate) async fn make_connection(self: Arc<Self>) -> Result<Connection, Fault> {
+    async fn make_connection(self: Arc<Self>) -> Result<Connection, Fault> {
         // There may be nothing against the old one but that it does not answer.
         match self.dialer.current().filter(|c| !c.is_broken() && !self.is_superseded(c)) {
             Some(old) if self.answers(&old).await => Ok(old),
@@ -218,7 +212,7 @@ impl Link {
     }
 
     /// Applies a report of a sentinel, or the loss of its connection.
-    pub(crate) fn update_views(&self, what: impl FnOnce(&mut SentinelViews)) {
+    fn update_views(&self, what: impl FnOnce(&mut SentinelViews)) {
         self.views.send_modify(what);
         if let Some(old) = self.dialer.current().filter(|connection| self.is_superseded(connection))
         {
@@ -229,12 +223,12 @@ impl Link {
     }
 
     /// Returns true if the locks have moved to another server.
-    pub(crate) fn is_superseded(&self, connection: &Connection) -> bool {
+    fn is_superseded(&self, connection: &Connection) -> bool {
         let server = &connection.health.server;
         server.epoch.is_some() && self.views.borrow().have_moved_from(server)
     }
 
-    pub(crate) async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
+    async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
         within(CONNECT_TIMEOUT, self.connect())
             .await
             .unwrap_or_else(|| Err(fault::no_handshake(&self.config.endpoint)))
@@ -273,7 +267,7 @@ impl Link {
 
     /// Starts the listeners to the sentinels, if there are some. Earlier ones may have ended with
     /// their runtime.
-    pub(crate) fn start_listeners(self: &Arc<Self>) {
+    fn start_listeners(self: &Arc<Self>) {
         if let Endpoint::Sentinel(sentinels) = &self.config.endpoint {
             let mut tasks = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
             while tasks.try_join_next().is_some() {}

@@ -1,16 +1,14 @@
 //! The messages that a server sends without a request.
 
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use redis::aio::{AsyncPushSender, SendError};
+use redis::{PushInfo, PushKind, Value as Answer};
+
 use crate::connection::client_state::ClientState;
 use crate::connection::health::Health;
 use crate::topology::link::Link;
-use redis::PushInfo;
-use redis::PushKind;
-use redis::Value as Answer;
-use redis::aio::AsyncPushSender;
-use redis::aio::SendError;
-use std::sync::Arc;
-use std::sync::Weak;
-use std::sync::atomic::Ordering;
 
 /// The receiver of pushed messages. It runs inside the connection's task and must not wait.
 pub(crate) struct Pushes {

@@ -3,32 +3,26 @@
 //! It speaks of the writes of its own connection, and blocks that. So each of these writes has a connection to itself
 //! meanwhile, out of a few.
 
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::Unavailable;
+use lock_core::clock::Moment;
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::{FromRedisValue, PushInfo, RedisError};
+use tokio::sync::Semaphore;
+
 use crate::config::MinReplicas;
 use crate::connection::handle::Connection;
 use crate::connection::prelude::ClusterPrelude;
 use crate::fault;
 use crate::limits::millis;
 use crate::scripts::Call;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::Unavailable;
-use lock_core::clock::Moment;
-use redis::FromRedisValue;
-use redis::PushInfo;
-use redis::RedisError;
-use redis::aio::AsyncPushSender;
-use redis::aio::MultiplexedConnection;
-use redis::aio::SendError;
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use tokio::sync::Semaphore;
 
 /// Connections to one server at most.
-pub(crate) const MAX_CONNECTIONS: usize = 8;
+const MAX_CONNECTIONS: usize = 8;
 
 /// The connections to one server for that.
 #[derive(Debug)]
@@ -108,7 +102,7 @@ impl Replicas {
         Ok(Replicated { since, answer: done.map(|(answer, _)| answer), missing })
     }
 
-    pub(crate) fn take_idle(&self, shared: u64) -> Option<ExclusiveConnection> {
+    fn take_idle(&self, shared: u64) -> Option<ExclusiveConnection> {
         let mut idle = self.idle();
         idle.retain(|own| own.shared == shared && !own.gone.is_set());
         idle.pop()
@@ -138,7 +132,7 @@ impl ConnectionEnd {
         EndWitness(self.clone())
     }
 
-    pub(crate) fn is_set(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }

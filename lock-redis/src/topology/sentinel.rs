@@ -5,57 +5,44 @@
 //! of them told last by itself. A sentinel that lost its state counts anew, and its last word counts as it is; of
 //! those that are gone it counts until more than half of them are there.
 
-use crate::clock::within;
-use crate::config::Config;
-use crate::connection::address::Address;
-use crate::connection::address::Endpoint;
-use crate::connection::address::Sentinels;
-use crate::connection::address::ServerLocation;
-use crate::fault;
-use crate::fault::unexpected_answer;
-use crate::topology::views::SentinelViews;
-use crate::topology::views::ViewObserver;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::Denied;
-use lock_core::backend::FaultKind::Invalid;
-use lock_core::backend::FaultKind::Unavailable;
-use lock_core::backend::FaultKind::Unsupported;
-use lock_core::clock::sleep_between;
-use lock_core::url::Host;
-use redis::AsyncConnectionConfig;
-use redis::PushInfo;
-use redis::PushKind;
-use redis::RedisError;
-use redis::Value as Answer;
-use redis::aio::AsyncPushSender;
-use redis::aio::SendError;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::from_redis_value;
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::sync::SetOnce;
+
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::{Denied, Invalid, Unavailable, Unsupported};
+use lock_core::clock::sleep_between;
+use lock_core::url::Host;
+use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
+use redis::{
+    AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value as Answer, from_redis_value,
+};
+use tokio::sync::{Notify, SetOnce};
 use tokio::task::JoinSet;
 
+use crate::clock::within;
+use crate::config::Config;
+use crate::connection::address::{Address, Endpoint, Sentinels, ServerLocation};
+use crate::fault::{self, unexpected_answer};
+use crate::topology::views::{SentinelViews, ViewObserver};
+
 /// The limit for a sentinel's answer, with the connection for it.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The limit for the rest after a majority has answered: a sentinel that counts anew withdraws its
 /// earlier report.
-pub(crate) const LATE_ANSWER_WAIT: Duration = Duration::from_millis(100);
+const LATE_ANSWER_WAIT: Duration = Duration::from_millis(100);
 
 /// The pause before a listener connects to a lost sentinel again.
-pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The channels on which sentinels announce that a primary was replaced, or configured by hand.
-pub(crate) const CHANNELS: [&str; 2] = ["+switch-master", "+monitor"];
+const CHANNELS: [&str; 2] = ["+switch-master", "+monitor"];
 
 /// The longest pause before a listener asks again without an announcement: a sentinel that lost its
 /// state, hangs, or was told to forget the primary announces nothing.
-pub(crate) const REQUERY_INTERVAL: Duration = Duration::from_secs(10);
+const REQUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Sentinels {
     /// Asks all sentinels at once, until more than half of them have answered and the others have had a moment. Tells
@@ -142,7 +129,7 @@ impl Sentinels {
     /// Asks two questions, because the old address answers the second one until a failover is
     /// complete. A change between the two makes the new address look old, and never the old one
     /// new; so the epoch is asked for first.
-    pub(crate) async fn ask_on(
+    async fn ask_on(
         &self,
         redis: &MultiplexedConnection,
         address: &Address,
@@ -174,7 +161,7 @@ impl Sentinels {
     }
 
     /// Listens until the connection fails.
-    pub(crate) async fn listen_to<O: ViewObserver>(
+    async fn listen_to<O: ViewObserver>(
         &self,
         config: &Config,
         number: usize,
@@ -209,13 +196,13 @@ impl Sentinels {
         }
     }
 
-    pub(crate) fn address_of(&self, host: &Host) -> Address {
+    fn address_of(&self, host: &Host) -> Address {
         Address::Tcp { host: host.clone(), tls: self.tls }
     }
 
     /// Returns the combined fault. Causes that an operator has to correct come before transient
     /// ones.
-    pub(crate) fn no_primary(&self, faults: Vec<Fault>) -> Fault {
+    fn no_primary(&self, faults: Vec<Fault>) -> Fault {
         let kinds = [Denied, Unsupported, Invalid];
         let is_there = |kind| faults.iter().any(|fault| fault.kind() == kind);
         let kind = kinds.into_iter().find(|kind| is_there(*kind)).unwrap_or(Unavailable);
@@ -241,7 +228,7 @@ impl<O: ViewObserver> Drop for ListenerGuard<O> {
     }
 }
 
-pub(crate) async fn in_time<T>(
+async fn in_time<T>(
     address: &Address,
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
@@ -330,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_that_was_cut_off_takes_nothing_back_of_what_others_have_said() {
+    fn a_partitioned_sentinel_does_not_override_the_others() {
         let mut views = SentinelViews::of(3);
         assert_eq!(views.best(), None);
         (0..3).for_each(|sentinel| views.report(sentinel, found(1, 3)));
@@ -350,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_were_asked_for_before_the_news_take_nothing_back() {
+    fn an_answer_does_not_override_a_later_report() {
         let mut views = SentinelViews::of(3);
         views.report(0, found(1, 3));
         let before = views.reports();
@@ -376,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_are_gone_are_forgotten_after_a_minute() {
+    async fn views_of_lost_sentinels_are_forgotten_after_a_minute() {
         let mut views = SentinelViews::of(3);
         (0..3).for_each(|sentinel| views.report(sentinel, found(2, 5)));
         (1..3).for_each(|sentinel| views.disconnect(sentinel));
@@ -390,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_do_not_count_are_believed_if_most_of_them_agree() {
+    fn sentinels_without_epochs_need_a_majority() {
         let mut views = SentinelViews::of(3);
         (0..3).for_each(|sentinel| views.report(sentinel, found(1, 0)));
         views.report(1, found(2, 0));
@@ -420,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_changes_between_two_questions_never_makes_an_old_address_new() {
+    async fn a_failover_between_two_questions_makes_no_old_address_new() {
         let group = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
         let group = group.await.unwrap();
         let proxy = Proxy::start(group.sentinel(0).addr()).unwrap();

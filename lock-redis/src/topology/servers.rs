@@ -1,5 +1,15 @@
 //! Where the locks are: on one server, or in a cluster.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use lock_core::Error;
+use lock_core::backend::{Fault, Identity};
+use lock_core::clock::sleep_between;
+use redis::FromRedisValue;
+
 use crate::config::Config;
 use crate::connection::client_state::ClientState;
 use crate::connection::handle::Connection;
@@ -9,18 +19,9 @@ use crate::topology::cluster::Cluster;
 use crate::topology::link::Link;
 use crate::topology::replicas::Replicated;
 use crate::topology::request::{Request, Response};
-use lock_core::Error;
-use lock_core::backend::Fault;
-use lock_core::backend::Identity;
-use lock_core::clock::sleep_between;
-use redis::FromRedisValue;
-use std::future::Future;
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 /// The longest pause before a server is looked for again.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The server or servers that hold the locks.
 #[derive(Debug)]
@@ -145,7 +146,7 @@ impl Servers {
     }
 }
 
-pub(crate) async fn run_replicated<T: FromRedisValue>(
+async fn run_replicated<T: FromRedisValue>(
     link: &Link,
     connection: Connection,
     request: &Request<'_>,

@@ -1,8 +1,10 @@
 //! The location of the primary, as each sentinel last reported it.
 
-use crate::connection::address::ServerLocation;
-use lock_core::clock::Moment;
 use std::time::Duration;
+
+use lock_core::clock::Moment;
+
+use crate::connection::address::ServerLocation;
 
 /// How long the view of a lost sentinel counts. The others learn within seconds of its knowledge.
 pub(crate) const VIEW_RETENTION: Duration = Duration::from_secs(60);
@@ -29,7 +31,7 @@ pub(crate) struct SentinelView {
     /// How often it spoke by itself.
     pub(crate) reports: u64,
     /// The time since which no listener is connected to it.
-    pub(crate) gone_since: Option<Moment>,
+    gone_since: Option<Moment>,
 }
 
 impl SentinelViews {
@@ -87,11 +89,11 @@ impl SentinelViews {
 }
 
 impl SentinelView {
-    pub(crate) fn connected_location(&self) -> Option<&ServerLocation> {
+    fn connected_location(&self) -> Option<&ServerLocation> {
         self.location.as_ref().filter(|_| self.gone_since.is_none())
     }
 
-    pub(crate) fn recent_location(&self) -> Option<&ServerLocation> {
+    fn recent_location(&self) -> Option<&ServerLocation> {
         let is_over = |since: Moment| (since + VIEW_RETENTION).has_passed();
         self.location.as_ref().filter(|_| !self.gone_since.is_some_and(is_over))
     }

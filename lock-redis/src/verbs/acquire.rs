@@ -1,51 +1,34 @@
 //! Attempts: with a queue entry, and without one.
 
-use crate::backend::Inner;
-use crate::backend::Redis;
+use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, Grant, ReleaseMode, Renewal};
+use lock_core::{FencingToken, LockName, OwnerId, Wakeup};
+use redis::{FromRedisValue, ParsingError, from_redis_value};
+
+use crate::backend::{Inner, Redis};
 use crate::connection::client_state::ClientState;
 use crate::connection::handle::Connection;
-use crate::fault;
-use crate::fault::unexpected_answer;
+use crate::fault::{self, unexpected_answer};
 use crate::keys::LockKeys;
-use crate::limits::TOKEN_RETENTION;
-use crate::limits::duration;
-use crate::limits::millis;
-use crate::queue::QueuePosition;
-use crate::queue::QueueReply;
-use crate::queue::Queues;
+use crate::limits::{TOKEN_RETENTION, duration, millis};
+use crate::queue::{QueuePosition, QueueReply, Queues};
 use crate::scripts::Call;
-use crate::topology::request::Request;
-use crate::topology::request::Response;
+use crate::topology::request::{Request, Response};
 use crate::topology::servers::Servers;
 use crate::value::shown;
 use crate::verbs::held::HeldLock;
-use lock_core::FencingToken;
-use lock_core::LockName;
-use lock_core::OwnerId;
-use lock_core::Wakeup;
-use lock_core::backend::Attempt;
-use lock_core::backend::Claim;
-use lock_core::backend::Effect;
-use lock_core::backend::Fault;
-use lock_core::backend::FaultKind;
-use lock_core::backend::Grant;
-use lock_core::backend::ReleaseMode;
-use lock_core::backend::Renewal;
-use redis::ParsingError;
-use redis::{FromRedisValue, from_redis_value};
 
 /// Why a grant is none, if it was gone when replicas were asked for it.
-pub(crate) const ENDED_EARLY: &str =
+const ENDED_EARLY: &str =
     "the lease ended before replicas knew of the lock; ask for a longer one, or look at the server";
 
 /// A flag of a reply: the server had forgotten this process.
-pub(crate) const PROCESS_IS_NEW: u8 = 1;
+const PROCESS_IS_NEW: u8 = 1;
 
 /// A flag of a reply: the claim is one of the first two in the queue.
-pub(crate) const IS_NEXT: u8 = 2;
+const IS_NEXT: u8 = 2;
 
 /// A flag of a reply: the entry of the claim was gone.
-pub(crate) const WAS_REQUEUED: u8 = 4;
+const WAS_REQUEUED: u8 = 4;
 
 impl Redis {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Attempt, Fault> {
@@ -65,7 +48,7 @@ impl Redis {
 
     /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known, the server
     /// is not asked: one of this process asks for all.
-    pub(crate) async fn enqueue(&self, claim: &Claim) -> Result<Attempt, Fault> {
+    async fn enqueue(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let Inner { servers, keys, .. } = &*self.inner;
         let (queues, keys) = (&servers.client.queues, keys.of(&claim.name)?);
         let channel = servers.client.channel(&keys).unwrap_or_default();
@@ -106,7 +89,7 @@ impl Redis {
 
     /// Asks for a queue entry. A free lock needs no subscription, which a cluster wants for each
     /// slot. So the first claim of this process first asks without an entry.
-    pub(crate) async fn attempt_queued(
+    async fn attempt_queued(
         &self,
         claim: &Claim,
         keys: &LockKeys,
@@ -185,7 +168,7 @@ impl Redis {
     }
 
     /// Asks in words that fit the server, which may turn out to be another one than was thought.
-    pub(crate) async fn send_attempt(
+    async fn send_attempt(
         &self,
         claim: &Claim,
         keys: &LockKeys,
@@ -246,13 +229,7 @@ impl Redis {
     /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
     /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
     /// lease, only that a lock without an end outlives its holder.
-    pub(crate) fn warn_if_stuck(
-        &self,
-        name: &LockName,
-        key: &str,
-        is_ours: bool,
-        remaining_ms: i64,
-    ) {
+    fn warn_if_stuck(&self, name: &LockName, key: &str, is_ours: bool, remaining_ms: i64) {
         let Inner { max_ttl, warned, .. } = &*self.inner;
         let remaining = duration(remaining_ms);
         if remaining_ms == -1 && warned.is_new(key) {

@@ -1,16 +1,14 @@
 //! The state of a held lock besides its lease: its token, and the connection that granted it.
 
-use crate::fault::unexpected_answer;
-use crate::limits::TOKEN_RETENTION;
-use lock_core::FencingToken;
-use lock_core::backend::Claim;
-use lock_core::backend::Fault;
-use lock_core::backend::Grant;
-use lock_core::backend::Lease;
-use lock_core::backend::Ticket;
-use lock_core::clock::Moment;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::backend::{Claim, Fault, Grant, Lease, Ticket};
+use lock_core::clock::Moment;
+
+use crate::fault::unexpected_answer;
+use crate::limits::TOKEN_RETENTION;
 
 /// The state of a held lock besides its lease.
 #[derive(Debug)]

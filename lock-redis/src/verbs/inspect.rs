@@ -1,17 +1,15 @@
 //! Inspection of a lock.
 
-use crate::backend::Inner;
-use crate::backend::Redis;
+use std::time::Duration;
+
+use lock_core::backend::{Fault, Holder, LockState};
+use lock_core::{Label, LockName};
+
+use crate::backend::{Inner, Redis};
 use crate::limits::duration;
 use crate::scripts::Call;
 use crate::topology::request::Request;
 use crate::value::Value;
-use lock_core::Label;
-use lock_core::LockName;
-use lock_core::backend::Fault;
-use lock_core::backend::Holder;
-use lock_core::backend::LockState;
-use std::time::Duration;
 
 impl Redis {
     pub(crate) async fn inspect_lock(&self, name: &LockName) -> Result<LockState, Fault> {

@@ -1,7 +1,11 @@
 //! Releases, and breaking the hold of another client.
 
-use crate::backend::Inner;
-use crate::backend::Redis;
+use std::sync::atomic::Ordering;
+
+use lock_core::backend::{Claim, Fault, Release, ReleaseMode};
+use lock_core::{LockName, OwnerId};
+
+use crate::backend::{Inner, Redis};
 use crate::connection::client_state::ClientState;
 use crate::fault::unexpected_answer;
 use crate::keys::LockKeys;
@@ -10,15 +14,7 @@ use crate::queue::QueueEntry;
 use crate::scripts::Call;
 use crate::topology::request::Request;
 use crate::value::Value;
-use crate::verbs::held::HeldLock;
-use crate::verbs::held::held;
-use lock_core::LockName;
-use lock_core::OwnerId;
-use lock_core::backend::Claim;
-use lock_core::backend::Fault;
-use lock_core::backend::Release;
-use lock_core::backend::ReleaseMode;
-use std::sync::atomic::Ordering;
+use crate::verbs::held::{HeldLock, held};
 
 impl Redis {
     pub(crate) async fn release_claim(

@@ -1,28 +1,23 @@
 //! Renewals: in batches on one server, one by one in a cluster.
 
-use crate::backend::Inner;
-use crate::backend::Redis;
-use crate::connection::client_state::ClientState;
-use crate::fault::unexpected_answer;
-use crate::keys::LockKeys;
-use crate::limits::TOKEN_RETENTION;
-use crate::limits::duration;
-use crate::limits::millis;
-use crate::scripts::Call;
-use crate::topology::request::Request;
-use crate::topology::request::Response;
-use crate::topology::servers::all;
-use crate::verbs::held::HeldLock;
-use crate::verbs::held::held;
-use lock_core::backend::Claim;
-use lock_core::backend::Fault;
-use lock_core::backend::Renewal;
-use lock_core::clock::Moment;
 use std::iter::zip;
 use std::time::Duration;
 
+use lock_core::backend::{Claim, Fault, Renewal};
+use lock_core::clock::Moment;
+
+use crate::backend::{Inner, Redis};
+use crate::connection::client_state::ClientState;
+use crate::fault::unexpected_answer;
+use crate::keys::LockKeys;
+use crate::limits::{TOKEN_RETENTION, duration, millis};
+use crate::scripts::Call;
+use crate::topology::request::{Request, Response};
+use crate::topology::servers::all;
+use crate::verbs::held::{HeldLock, held};
+
 /// Claims in one renewal script: the server does nothing else meanwhile.
-pub(crate) const MAX_BATCH: usize = 64;
+const MAX_BATCH: usize = 64;
 
 impl Redis {
     pub(crate) async fn renew_claims(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -64,10 +59,7 @@ impl Redis {
 
     /// Separates the plain renewals from the others. A plain renewal changes nothing but the end of
     /// the lease, and all plain ones have the same ttl.
-    pub(crate) fn sorted<'a>(
-        &self,
-        claims: &[&'a Claim],
-    ) -> (Vec<(usize, &'a HeldLock)>, Vec<usize>) {
+    fn sorted<'a>(&self, claims: &[&'a Claim]) -> (Vec<(usize, &'a HeldLock)>, Vec<usize>) {
         let now = Moment::now();
         let (mut plain, mut others) = (Vec::with_capacity(claims.len()), Vec::new());
         let mut ttl = None;
@@ -93,7 +85,7 @@ impl Redis {
 
     /// Renews a batch of the plain ones. Where the server finds anything unusual it leaves them as
     /// they are: `None`.
-    pub(crate) async fn renew_plain(
+    async fn renew_plain(
         &self,
         claims: &[&Claim],
         batch: &[(usize, &HeldLock)],
@@ -151,7 +143,7 @@ impl Redis {
     /// Renews a lock that shares its server with others by chance. While the keys of its slot move
     /// to another member, one after the other, its own key is renewed alone: it is always on some
     /// member.
-    pub(crate) async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
+    async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(&claim.name)?;
         let script = &servers.client.scripts().renew;
@@ -189,7 +181,7 @@ impl Redis {
 
     /// Returns true if the token key is to be prolonged. With replicas to wait for, each renewal
     /// needs a write that they acknowledge.
-    pub(crate) fn prolongs_token_key(&self, held: &HeldLock, ttl: Duration, now: Moment) -> bool {
+    fn prolongs_token_key(&self, held: &HeldLock, ttl: Duration, now: Moment) -> bool {
         self.inner.waits_for_replicas || held.token_key_expires_soon(now, ttl)
     }
 }

@@ -1,18 +1,15 @@
 //! Waits for a grant, for a change of a key, and for the loss of a lock.
 
-use crate::backend::Inner;
-use crate::backend::Redis;
+use lock_core::OwnerId;
+use lock_core::backend::{Claim, Fault, Wake};
+use lock_core::clock::sleep_between;
+
+use crate::backend::{Inner, Redis};
 use crate::connection::client_state::ClientState;
 use crate::limits::TOKEN_RETENTION;
 use crate::queue::WaitEvent;
 use crate::value::Value;
-use crate::verbs::held::HeldLock;
-use crate::verbs::held::held;
-use lock_core::OwnerId;
-use lock_core::backend::Claim;
-use lock_core::backend::Fault;
-use lock_core::backend::Wake;
-use lock_core::clock::sleep_between;
+use crate::verbs::held::{HeldLock, held};
 
 impl Redis {
     pub(crate) async fn wait_for_claim(&self, claim: &Claim) -> Result<Wake, Fault> {
@@ -48,7 +45,7 @@ impl Redis {
 
     /// Asks the server for a signal at a change, polls once, and then sends nothing until the
     /// signal.
-    pub(crate) async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
+    async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
         // Most have one since their attempt was contended.

@@ -25,8 +25,8 @@ const BEYOND: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 
 /// Those that need long, those where waiters race, and those with replicas, only with `CLUSTER_LAWS=all`.
 pub(crate) fn suites() -> Vec<Suite> {
-    let in_line = ("order=fifo", Wakeup::HandOff);
-    let suites = suites_of("redis_cluster", 0, in_line);
+    let fifo = ("order=fifo", Wakeup::HandOff);
+    let suites = suites_of("redis_cluster", 0, fifo);
     if std::env::var("CLUSTER_LAWS").as_deref() != Ok("all") {
         return suites.into_iter().map(|suite| suite.only(|law| !law.is_slow)).collect();
     }

@@ -13,13 +13,10 @@ use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, 
 use lock_redis::Redis;
 use test_servers::{Clock, Step};
 
-use crate::support::{Server, claim, contended, eventually, name, win};
+use crate::support::{SOON, Server, claim, contended, eventually, name, win};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// What a loaded machine may need.
-const SOON: Duration = Duration::from_secs(20);
 
 /// A holder that was cut off right after it got the lock: nothing of it reaches the server any more.
 async fn hold_cut_off(server: &Server, lock: &str, ttl: Duration) -> (LockGuard, Proxy) {
@@ -36,7 +33,7 @@ async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
 }
 
 #[tokio::test]
-async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
+async fn a_step_forward_admits_others_and_notifies_the_holder() {
     let server = Server::with_log_and_clock();
     let (locks, other) = (server.client().await, server.client().await);
     let guard = hold(&locks, MINUTE).await;
@@ -65,7 +62,7 @@ async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
 }
 
 #[tokio::test]
-async fn a_holder_that_hears_nothing_of_a_step_ends_by_its_own_deadline() {
+async fn a_partitioned_holder_ends_by_its_own_deadline() {
     let server = Server::with_log_and_clock();
     let other = server.client().await;
     let ttl = Duration::from_secs(3);
@@ -84,7 +81,7 @@ async fn a_holder_that_hears_nothing_of_a_step_ends_by_its_own_deadline() {
 }
 
 #[tokio::test]
-async fn a_step_back_makes_others_wait_and_nobody_hang() {
+async fn a_step_back_delays_waiters_and_hangs_none() {
     let server = Server::with_log_and_clock();
     let (locks, other) = (server.client().await, server.client().await);
     let ttl = Duration::from_millis(1000);
@@ -178,7 +175,7 @@ async fn overtake_many(server: &Arc<Server>, ttl: Duration) -> Vec<Overtaken> {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_one_per_cent_fast_overtakes_nobody() {
+async fn a_clock_one_per_cent_fast_overtakes_no_holder() {
     let server = Arc::new(Server::with_log_and_clock());
     server.run_clock_too_fast_by(10);
     for ttl in [2000, 500] {
@@ -190,7 +187,7 @@ async fn a_clock_that_is_one_per_cent_fast_overtakes_nobody() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_five_per_cent_fast_may_and_fencing_is_what_is_left() {
+async fn a_clock_five_per_cent_fast_leaves_fencing_alone() {
     let server = Arc::new(Server::with_log_and_clock());
     server.run_clock_too_fast_by(50);
     let end = Moment::now() + MINUTE;
@@ -220,7 +217,7 @@ struct Misled {
 impl Misled {
     fn start(server: &Server, clock: &Clock) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "clocks::helper_that_is_misled", "--nocapture"]);
+        command.args(["--exact", "clocks::helper_with_a_wrong_clock", "--nocapture"]);
         command.env("CLOCKS_HELPER", server.url());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         clock.give_to(&mut command);
@@ -247,7 +244,7 @@ impl Misled {
 
 /// Not a test by itself: in a process of its own, started by the next one, it takes locks as it is told.
 #[tokio::test(flavor = "multi_thread")]
-async fn helper_that_is_misled() {
+async fn helper_with_a_wrong_clock() {
     let Ok(url) = std::env::var("CLOCKS_HELPER") else { return };
     let locks = Locker::new(Redis::connect(url).await.unwrap());
     let mut guards = HashMap::new();
@@ -278,7 +275,7 @@ async fn helper_that_is_misled() {
 const TTL: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_wall_clock_does_not_matter() {
+async fn the_wall_clock_of_a_client_does_not_matter() {
     let server = Server::start();
     let other = server.client().await;
     let clock = Clock::new().unwrap();

@@ -15,7 +15,7 @@ use test_servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, Reply}
 use tokio::task::JoinHandle;
 
 use crate::least_rights::LEAST_RIGHTS;
-use crate::support::{claim, contended, eventually, granted, renew, until, win};
+use crate::support::{claim, contended, eventually, granted, release, renew, until, win};
 
 pub(crate) const LONG: u64 = 300_000;
 
@@ -58,7 +58,7 @@ pub(crate) fn waiting(text: &str) -> Claim {
 }
 
 /// Starts a waiter that is queued and rests.
-async fn in_line(cluster: &RedisCluster, locks: &Redis, claim: &Claim) -> JoinHandle<Wake> {
+async fn queued_waiter(cluster: &RedisCluster, locks: &Redis, claim: &Claim) -> JoinHandle<Wake> {
     let before = queue(cluster, claim.name.as_str());
     contended(locks.try_acquire(claim).await);
     assert_eq!(queue(cluster, claim.name.as_str()), before + 1);
@@ -112,14 +112,14 @@ async fn locks_are_on_all_masters_and_waiters_are_served_in_order() {
         let mut resting = Vec::new();
         for (i, waiter) in waiters.iter().enumerate() {
             let client = if i == 1 { &locks } else { &elsewhere };
-            resting.push(in_line(&cluster, client, waiter).await);
+            resting.push(queued_waiter(&cluster, client, waiter).await);
         }
         assert_eq!(locks.inspect(&held.name).await.unwrap().waiting, Some(3));
         let (mut before, mut held) = (first, held);
         for ((i, waiter), resting) in waiters.into_iter().enumerate().zip(resting) {
             let client = if i == 1 { &locks } else { &elsewhere };
             let holder = if i == 0 || i == 2 { &locks } else { &elsewhere };
-            assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+            release(&holder, &held).await;
             let Wake::Granted(grant) = woken(resting).await else { panic!("{i} was not sent it") };
             assert!(grant.token > before, "{:?} after {before:?}", grant.token);
             still_held(&renew(client, &waiter).await);
@@ -130,7 +130,7 @@ async fn locks_are_on_all_masters_and_waiters_are_served_in_order() {
 }
 
 #[tokio::test]
-async fn who_has_an_old_map_is_sent_on_and_loses_nothing() {
+async fn an_old_map_costs_a_redirection_and_no_lock() {
     let cluster = masters();
     let locks = connect(&cluster).await;
     for member in 0..3 {
@@ -162,7 +162,7 @@ fn evalsha(stats: &str) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_untouched() {
+async fn a_moving_lock_is_renewed_and_other_verbs_are_refused() {
     let cluster = masters();
     let locks = connect(&cluster).await;
     let lock = name_at(&cluster, 0);
@@ -200,7 +200,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
     }
     cluster.finish_slot(slot, 0, 1);
     still_held(&renew(&locks, &held).await);
-    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &held).await;
     assert!(granted(locks.try_acquire(&claim(&lock, LONG)).await).token > first);
 }
 
@@ -254,7 +254,7 @@ async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
         for key in &keys {
             assert_eq!(asking(there, &["EXISTS", key]).text(), "1", "{key}");
         }
-        assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+        release(&holder, &held).await;
         for member in 0..2 {
             let left = asking(cluster.member(member), &["GET", &lock]).text();
             assert!(!left.contains(&waiter.owner.expose()), "moved: {moved}, at {member}: {left}");
@@ -263,7 +263,7 @@ async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
 }
 
 #[tokio::test]
-async fn who_waits_follows_the_slot() {
+async fn waiters_follow_the_slot() {
     let cluster = masters();
     for order in ["fifo", "any"] {
         let url = format!("{}?order={order}", cluster.url());
@@ -286,7 +286,7 @@ async fn who_waits_follows_the_slot() {
                 let channels = ["PUBSUB", "SHARDCHANNELS"];
                 eventually(|| !cluster.member(next).command(&channels).text().is_empty()).await;
             }
-            assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+            release(&holder, &held).await;
             let token = tokio::time::timeout(SOON, resting).await.expect("it follows").unwrap();
             assert!(token > first, "{token:?} after {first:?}");
         }
@@ -307,7 +307,7 @@ async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
         owners.insert(name.clone(), held.owner);
     }
     let waiter = waiting(&names[0]);
-    let resting = in_line(&cluster, &locks, &waiter).await;
+    let resting = queued_waiter(&cluster, &locks, &waiter).await;
     // The server reads all of it at once: what moves the channel away, and questions on the other connection.
     let slot = cluster.slot(&names[0]);
     cluster.open_slot(slot, 0, 1);
@@ -356,7 +356,7 @@ pub(crate) async fn hold_everywhere(
 }
 
 #[tokio::test]
-async fn a_replica_takes_over_with_what_it_has_and_tokens_grow() {
+async fn a_replica_takes_over_with_its_data_and_tokens_grow() {
     let cluster = RedisCluster::start(&options(), 3, 1);
     let (locks, elsewhere) = (connect(&cluster).await, connect(&cluster).await);
     let holds = hold_everywhere(&cluster, &locks).await;
@@ -432,7 +432,7 @@ async fn a_master_that_hangs_holds_up_its_own_locks_alone() {
 }
 
 #[tokio::test]
-async fn a_member_that_is_gone_is_told_and_the_others_serve() {
+async fn a_lost_member_is_reported_and_the_others_serve() {
     let cluster =
         RedisCluster::start(&options().setting("cluster-require-full-coverage", "no"), 3, 0);
     let locks = connect(&cluster).await;
@@ -451,7 +451,7 @@ async fn a_member_that_is_gone_is_told_and_the_others_serve() {
 }
 
 #[tokio::test]
-async fn whoever_comes_while_a_member_is_gone_locks_at_the_others() {
+async fn a_new_client_locks_while_a_member_is_down() {
     let cluster =
         RedisCluster::start(&options().setting("cluster-require-full-coverage", "no"), 3, 0);
     let names = [0, 1, 2].map(|member| names_at(&cluster, member).take(3).collect::<Vec<_>>());
@@ -501,7 +501,7 @@ async fn a_right_that_is_missing_in_a_cluster_is_named() {
 }
 
 #[tokio::test]
-async fn what_is_no_cluster_is_told() {
+async fn a_single_server_is_no_cluster() {
     let server = Server::start(RedisOptions::new());
     let url = server.url().replace("redis://", "redis+cluster://");
     let error = Redis::connect(url).await.unwrap_err();
@@ -513,7 +513,7 @@ async fn what_is_no_cluster_is_told() {
 }
 
 #[tokio::test]
-async fn one_lock_after_the_other_with_guards_while_slots_move() {
+async fn guards_change_hands_while_slots_move() {
     const CLIENTS: usize = 3;
 
     let cluster = Arc::new(masters());

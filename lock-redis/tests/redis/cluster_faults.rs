@@ -55,7 +55,7 @@ async fn is_held_again(locks: &Redis, held: &Claim) {
 }
 
 /// A master goes away in some way, with a lock that its replica has not heard of, and comes back.
-async fn a_lost_lock_is_told_and_fenced(
+async fn check_lost_lock(
     goes: impl FnOnce(&RedisCluster) + Send + 'static,
     returns: impl FnOnce(&RedisCluster) + Send + 'static,
 ) {
@@ -98,34 +98,34 @@ async fn a_lost_lock_is_told_and_fenced(
 }
 
 #[tokio::test]
-async fn a_lock_that_died_with_its_master_is_told_and_fenced() {
+async fn a_lock_lost_with_its_master_is_notified_and_fenced() {
     use test_servers::KeepData;
     let back = |cluster: &RedisCluster| cluster.member(0).restart(KeepData::Yes);
-    a_lost_lock_is_told_and_fenced(|cluster| cluster.member(0).kill(), back).await;
+    check_lost_lock(|cluster| cluster.member(0).kill(), back).await;
 }
 
 #[tokio::test]
-async fn a_lock_on_a_master_that_was_stopped_is_told_and_fenced() {
+async fn a_lock_on_a_stopped_master_is_notified_and_fenced() {
     let back = |cluster: &RedisCluster| {
         cluster.member(0).cont();
         cluster.replicate_again(0);
     };
-    a_lost_lock_is_told_and_fenced(|cluster| cluster.member(0).stop(), back).await;
+    check_lost_lock(|cluster| cluster.member(0).stop(), back).await;
 }
 
 /// Checks that clients leave it: all of them reach it, and its map still names itself.
 #[tokio::test]
-async fn a_master_that_is_cut_off_from_the_majority_is_left() {
+async fn clients_leave_a_master_without_its_majority() {
     let back = |cluster: &RedisCluster| {
         assert!(is_down(cluster, 0) && says(cluster, 0, "master"), "it does not know better");
         cluster.heal(0);
         cluster.replicate_again(0);
     };
-    a_lost_lock_is_told_and_fenced(|cluster| cluster.cut_off(0), back).await;
+    check_lost_lock(|cluster| cluster.cut_off(0), back).await;
 }
 
 #[tokio::test]
-async fn a_cluster_that_falls_apart_is_an_outage_and_loses_nothing() {
+async fn a_cluster_without_a_majority_is_an_outage_and_loses_nothing() {
     let cluster = cluster(0).await;
     let (locks, other) = (connect(&cluster).await, connect(&cluster).await);
     let holds = hold_everywhere(&cluster, &locks).await;

@@ -24,7 +24,7 @@ const TTL: Duration = Duration::from_secs(4);
 const LOOKS_AGAIN_WITHIN: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
+async fn a_killed_server_notifies_holders_and_serves_waiters() {
     let server = Server::start();
     let network = Proxy::start(server.addr()).unwrap();
     let url = format!("redis://{}", network.addr());

@@ -1,7 +1,5 @@
 //! `names=exact`: the key is the prefix and the name, byte for byte.
 
-use std::time::Duration;
-
 use lock_core::backend::Effect;
 use lock_core::{Backend, ErrorKind, Locker};
 use lock_redis::{Config, Names, Redis};
@@ -11,9 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::cluster::{SOON, options};
 use crate::fleets::{peer, resting, served};
-use crate::support::{Server, claim, until};
-
-const LONG: Duration = Duration::from_secs(300);
+use crate::support::{LONG, Server, claim, until};
 
 async fn exact(server: &Server, prefix: &str) -> Locker {
     let config = Config::new(&server.url()).unwrap();
@@ -53,7 +49,7 @@ async fn a_prefix_may_end_in_any_character() {
 }
 
 #[tokio::test]
-async fn a_lock_with_spaces_is_handed_over_between_processes() {
+async fn a_lock_with_spaces_is_handed_off_between_processes() {
     let server = Server::start();
     for order in ["fifo", "any"] {
         let url = format!("{}?names=exact&order={order}&prefix=a%20b%0A", server.url());
@@ -66,7 +62,7 @@ async fn a_lock_with_spaces_is_handed_over_between_processes() {
 }
 
 #[tokio::test]
-async fn a_lock_with_spaces_is_handed_over_in_a_cluster() {
+async fn a_lock_with_spaces_is_handed_off_in_a_cluster() {
     let cluster = RedisCluster::start(&options(), 3, 0);
     for prefix in ["", "%7Ba%20b%7D", "a%20b_"] {
         let url = format!("{}?names=exact&prefix={prefix}", cluster.url());
@@ -102,7 +98,7 @@ async fn hand_over(lockers: &[Locker]) {
 }
 
 #[tokio::test]
-async fn names_that_cannot_be_carried_are_refused_before_any_request() {
+async fn names_without_companion_keys_are_refused_before_any_request() {
     let server = Server::start();
     let locks = Redis::connect(server.url() + "?names=exact").await.unwrap();
     let calls = server.calls("evalsha");

@@ -12,12 +12,9 @@ use test_servers::peers::Library::{self, Laravel, RedisPy, Symfony};
 use test_servers::peers::Peer;
 use tokio::task::JoinHandle;
 
-use crate::support::{Server, claim, contended, eventually, name, renew, win};
+use crate::support::{LONG, Server, claim, contended, eventually, name, renew, win};
 
 const SECOND: u64 = 1000;
-
-/// So long that nobody's own next look comes while a test runs.
-const LONG: Duration = Duration::from_secs(300);
 
 /// What a loaded machine may need.
 const SOON: Duration = Duration::from_secs(10);
@@ -35,18 +32,18 @@ macro_rules! with_each_library {
 }
 
 with_each_library! {
-    what_they_hold_is_contended_and_shown_without_its_owner
+    their_locks_are_contended_and_shown_without_an_owner
     their_release_wakes_our_waiter
     the_end_of_their_lease_lets_our_waiter_in
-    without_signals_our_waiter_looks
-    what_we_hold_is_not_theirs
+    without_signals_our_waiter_polls
+    our_locks_are_contended_for_them
     our_renewals_keep_them_out
     our_minimum_hold_keeps_them_out
     our_late_verbs_leave_their_lock_alone
     their_late_verbs_leave_our_lock_alone
 }
 
-async fn what_they_hold_is_contended_and_shown_without_its_owner(library: Library) {
+async fn their_locks_are_contended_and_shown_without_an_owner(library: Library) {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap();
@@ -127,18 +124,18 @@ async fn the_end_of_their_lease_lets_our_waiter_in(library: Library) {
     guard.release().await.unwrap();
 }
 
-async fn without_signals_our_waiter_looks(library: Library) {
+async fn without_signals_our_waiter_polls(library: Library) {
     let server = Server::start();
     let _: String = server.run("ACL SETUSER quiet on >secret ~* &* +@all -client|tracking");
     for (order, wakeup) in [("fifo", Wakeup::HandOff), ("any", Wakeup::Poll)] {
         let url = format!("redis://quiet:secret@127.0.0.1:{}?order={order}", server.port());
         let locks = Redis::connect(url).await.unwrap();
         assert_eq!(locks.capabilities().wakeup, wakeup);
-        our_waiter_looks(library, &server, Locker::new(locks)).await;
+        our_waiter_polls(library, &server, Locker::new(locks)).await;
     }
 }
 
-async fn our_waiter_looks(library: Library, server: &Server, locks: Locker) {
+async fn our_waiter_polls(library: Library, server: &Server, locks: Locker) {
     let lock = locks.lock("n").unwrap().ttl(LONG);
     let mut theirs = peer(library, server, &["n"]);
     for (lease, is_released) in [("300", true), ("0", true), ("2", false)] {
@@ -157,7 +154,7 @@ async fn our_waiter_looks(library: Library, server: &Server, locks: Locker) {
     }
 }
 
-async fn what_we_hold_is_not_theirs(library: Library) {
+async fn our_locks_are_contended_for_them(library: Library) {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(LONG);

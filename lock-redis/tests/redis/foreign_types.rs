@@ -7,10 +7,7 @@ use lock_core::{Backend, Error, ErrorKind, Label, Locker, OwnerId};
 use lock_redis::Redis;
 
 use crate::fleets::{resting, served};
-use crate::support::{Server, claim, eventually, name, renew, win};
-
-/// So long that no poll is due while a test runs.
-const LONG: Duration = Duration::from_secs(300);
+use crate::support::{LONG, Server, claim, eventually, name, renew, win};
 
 /// Takes the lock as Redisson does.
 fn take(server: &Server) {
@@ -82,7 +79,7 @@ async fn the_release_of_a_foreign_client_wakes_a_waiter_and_its_renewals_do_not(
 }
 
 #[tokio::test]
-async fn a_waiter_outlives_a_hash_that_takes_the_place_of_a_lock() {
+async fn a_waiter_outlives_a_hash_that_replaces_a_lock() {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(1));

@@ -1,22 +1,15 @@
 //! Servers behind Sentinels, and clusters, whose connections are encrypted. Who is connected to has to have a
 //! certificate for what it was announced as: the URL names those who are asked first, and nobody else.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use lock_conformance::helpers::{claim, contended, eventually, granted, name, renew, until, win};
 use lock_core::backend::{Claim, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, ErrorKind, LockGuard, Locker};
 use lock_redis::Redis;
+use std::sync::Arc;
 use test_servers::{Redis as Server, RedisCluster, RedisOptions, SentinelGroup, Session};
 
 use crate::certificates::Certificates;
-use crate::support::{replica_has, verified};
-
-const LONG: Duration = Duration::from_secs(300);
-
-/// What a loaded machine may need.
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{LONG, SOON, replica_has, verified};
 
 /// The name of this host, and not its address.
 const BY_NAME: &str = "subjectAltName=DNS:localhost";
@@ -127,7 +120,7 @@ async fn a_failover_is_followed_encrypted_by_addresses_and_by_names() {
 }
 
 #[tokio::test]
-async fn who_takes_over_is_not_trusted_with_the_certificate_of_another() {
+async fn a_new_primary_is_not_trusted_with_the_certificate_of_another() {
     let certificates = certificates();
     let group = group(encrypted(&certificates, "good")).await;
     let locks = connect(&certificates, &group.url()).await;

@@ -11,7 +11,7 @@ use lock_redis::{Config, Redis};
 use test_servers::RedisOptions;
 
 use crate::least_rights::rights_to_delete;
-use crate::support::{Server, claim, contended, granted, name, renew, win};
+use crate::support::{Server, claim, contended, granted, name, release, renew, win};
 
 const SECOND: u64 = 1000;
 const MINUTE: u64 = 60 * SECOND;
@@ -53,7 +53,7 @@ async fn a_lock_is_a_plain_key_with_an_expiry() {
         holder.held_for.unwrap() < ms(10 * SECOND) && holder.expires_in.unwrap() > ms(20 * SECOND)
     );
 
-    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &ours).await;
     assert_eq!(server.keys(), ["{orders/42}%token"], "the fence stays, for ten minutes");
     assert!((600_000..=630_000).contains(&pttl(&server, "{orders/42}%token")));
 }
@@ -79,13 +79,13 @@ async fn an_attempt_repeated_is_the_same_acquisition() {
     assert_eq!(granted(locks.try_acquire(&ours).await).token, first.token);
     let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
     assert_eq!(renewed.token, first.token);
-    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &ours).await;
     let again = granted(locks.try_acquire(&claim("n", SECOND)).await);
     assert!(again.token > first.token);
 }
 
 #[tokio::test]
-async fn a_floor_is_exceeded_once() {
+async fn a_minimum_token_is_exceeded_once() {
     let server = Server::start();
     let locks = server.client().await;
     let mut ours = claim("n", 30 * SECOND);
@@ -104,7 +104,7 @@ async fn a_floor_is_exceeded_once() {
 }
 
 #[tokio::test]
-async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
+async fn a_token_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
     let server = Server::start();
     let locks = server.client().await;
     let mut ours = claim("n", 30 * SECOND);
@@ -138,7 +138,7 @@ async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
 }
 
 #[tokio::test]
-async fn what_others_keep_there_is_not_read_as_a_whole() {
+async fn a_long_foreign_value_is_not_read_in_full() {
     let server = Server::start();
     let locks = server.client().await;
     let _: u64 = server.command(&["SETRANGE", "n", "50000000", "f"]);
@@ -196,12 +196,12 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     flush();
     assert!(!locks.break_lock(&ours.name, &claim("n", 1).owner).await.unwrap());
     flush();
-    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &ours).await;
     assert_eq!(get(&server, "{n}%token").unwrap(), "8000000000000001");
 }
 
 #[tokio::test]
-async fn lost_data_is_told_and_tokens_still_grow() {
+async fn lost_data_is_notified_and_tokens_still_grow() {
     let server = Server::start();
     let locks = server.client().await;
     let mut last = None;
@@ -225,7 +225,7 @@ async fn lost_data_is_told_and_tokens_still_grow() {
 }
 
 #[tokio::test]
-async fn a_stale_counter_does_not_go_back() {
+async fn tokens_do_not_go_back_with_a_stale_counter() {
     let server = Server::start();
     let locks = server.client().await;
     let next = async || {
@@ -240,7 +240,7 @@ async fn a_stale_counter_does_not_go_back() {
 }
 
 #[tokio::test]
-async fn strange_keys_are_refused_and_left_alone() {
+async fn foreign_keys_are_refused_and_left_alone() {
     let server = Server::start();
     let locks = server.client().await;
     let invalid = |answer: Result<Attempt, lock_core::backend::Fault>, word: &str| {
@@ -286,7 +286,7 @@ async fn strange_keys_are_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn at_the_memory_limit_what_is_held_can_be_renewed_and_released() {
+async fn at_the_memory_limit_held_locks_are_renewed_and_released() {
     let server = Server::start();
     let locks = server.client().await;
     let (mut one, mut two) = (claim("one", 30 * SECOND), claim("two", 30 * SECOND));
@@ -304,7 +304,7 @@ async fn at_the_memory_limit_what_is_held_can_be_renewed_and_released() {
     granted(locks.try_acquire(&one).await);
     assert!(matches!(renew(&locks, &one).await, Ok(Renewal::Held(_))));
     assert!(pttl(&server, "one") > 40_000);
-    assert_eq!(locks.release(&one, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &one).await;
     // The value is changed even now, or a late renewal would prolong the minimum hold.
     let keep = ReleaseMode::keep_for(ms(20 * SECOND));
     assert_eq!(locks.release(&two, keep).await.unwrap(), Release::Released);
@@ -344,7 +344,7 @@ async fn other_libraries_exclude_us_and_we_them() {
     let mut ours = claim("n", 20 * SECOND);
     win(&locks, &mut ours).await;
     assert_eq!(server.command::<Option<String>>(&set), None, "theirs is refused");
-    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &ours).await;
     assert_eq!(server.command::<Option<String>>(&set).as_deref(), Some("OK"));
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
     assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
@@ -352,7 +352,7 @@ async fn other_libraries_exclude_us_and_we_them() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_over_is_free() {
+async fn a_lock_with_an_expired_lease_is_free() {
     let server = Server::start();
     let locks = server.client().await;
     let mut ours = claim("n", 50);
@@ -395,7 +395,7 @@ async fn an_attempt_after_the_release_is_refused() {
 }
 
 #[tokio::test]
-async fn a_minimum_hold_is_nobodys_to_prolong() {
+async fn no_claim_prolongs_a_minimum_hold() {
     let server = Server::start();
     let locks = server.client().await;
     let mut held = claim("n", 30 * SECOND);
@@ -475,7 +475,7 @@ async fn each_renewal_of_a_batch_is_answered_for_itself() {
 }
 
 #[tokio::test]
-async fn a_fence_outlives_its_lock_however_long_it_is_held() {
+async fn a_token_key_outlives_its_lock_however_long_it_is_held() {
     let server = Server::start();
     let locks = server.client().await;
     let mut held = claim("n", 30 * SECOND);
@@ -528,7 +528,7 @@ async fn a_unix_socket_is_a_way_too() {
     let ours = claim("n", 30 * SECOND);
     granted(locks.try_acquire(&ours).await);
     assert_eq!(server.keys(), [""; 0], "it is in the other database");
-    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &ours).await;
     let identity = locks.identity().await.unwrap().unwrap();
     let over_tcp = server.client().await.identity().await.unwrap().unwrap();
     assert_eq!(identity.id, over_tcp.id, "both reach the same server");
@@ -609,7 +609,7 @@ async fn a_pair_is_two_commands_and_the_server_remembers_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_told() {
+async fn a_server_that_is_not_redis_is_reported() {
     let nobody = Redis::connect("redis://127.0.0.1:1").await.unwrap_err();
     assert_eq!((nobody.kind(), nobody.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     let text = format!("{nobody}: {}", std::error::Error::source(&nobody).unwrap());

@@ -1,16 +1,11 @@
 //! Servers as others run them: commands that are hidden, an old protocol, connections that are closed when idle.
 
-use std::time::Duration;
-
 use lock_conformance::helpers::Output;
 use lock_core::{Backend, ErrorKind, Locker, Order, Wakeup};
 use lock_redis::Redis;
 use test_servers::RedisOptions;
 
-use crate::support::{Server, eventually};
-
-const LONG: Duration = Duration::from_secs(300);
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{LONG, SOON, Server, eventually};
 
 fn without(commands: &[&str]) -> Server {
     let hide = |options: RedisOptions, name: &&str| options.setting("rename-command", name).and("");
@@ -40,7 +35,7 @@ async fn locks_change_hands(locks: &Redis, other: &Redis) {
 }
 
 #[tokio::test]
-async fn what_a_service_hides_and_locks_do_not_need_is_not_missed() {
+async fn hidden_commands_that_locks_do_not_need_are_not_missed() {
     let server = without(&["CONFIG", "CLIENT", "DEBUG", "MONITOR", "KEYS", "ROLE"]);
     let (locks, said) = connect(&server.url()).await;
     assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
@@ -49,7 +44,7 @@ async fn what_a_service_hides_and_locks_do_not_need_is_not_missed() {
 }
 
 #[tokio::test]
-async fn what_is_done_without_is_warned_about_when_connecting() {
+async fn missing_optional_commands_cause_a_warning() {
     let server = Server::start();
     let all = "ACL SETUSER u on >pw +@all ~* &*";
     for (right, order, hint) in [
@@ -67,7 +62,7 @@ async fn what_is_done_without_is_warned_about_when_connecting() {
 }
 
 #[tokio::test]
-async fn an_old_protocol_costs_the_order_and_that_is_said() {
+async fn an_old_protocol_costs_the_order_and_causes_a_warning() {
     let server = without(&["HELLO"]);
     let (locks, said) = connect(&server.url()).await;
     let caps = locks.capabilities();
@@ -79,7 +74,7 @@ async fn an_old_protocol_costs_the_order_and_that_is_said() {
 }
 
 #[tokio::test]
-async fn what_locks_need_is_missed_at_once() {
+async fn missing_required_commands_are_errors() {
     for command in ["EVALSHA", "SCRIPT", "SUBSCRIBE"] {
         let server = without(&[command]);
         let error = Redis::connect(format!("{}?order=fifo", server.url())).await.unwrap_err();
@@ -117,7 +112,7 @@ async fn connections_that_are_closed_when_idle_are_made_again() {
 }
 
 #[tokio::test]
-async fn a_middleman_that_drops_idle_connections_is_seen_through() {
+async fn a_relay_that_drops_idle_connections_is_noticed() {
     let server = Server::start();
     let (proxy, url) = server.proxied();
     let (locks, other) =

@@ -12,7 +12,7 @@ use lock_redis::Redis;
 use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
-use crate::support::{Server, claim, contended, eventually, granted, name, renew, win};
+use crate::support::{Server, claim, contended, eventually, granted, name, release, renew, win};
 
 /// So long that nobody's own next look comes while a test runs.
 const LONG: u64 = 300_000;
@@ -29,25 +29,21 @@ fn done(server: &Server) -> (u64, u64) {
     (server.calls("delifeq"), server.calls("evalsha"))
 }
 
-async fn let_go(locks: &Redis, claim: &Claim) {
-    assert_eq!(locks.release(claim, ReleaseMode::now()).await.unwrap(), Release::Released);
-}
-
 #[tokio::test]
-async fn a_lock_for_which_nobody_waits_is_let_go_by_one_plain_command() {
+async fn a_lock_without_waiters_is_released_by_one_plain_command() {
     let server = Server::start();
     let locks = server.client().await;
     // So that the server has the scripts.
     let mut first = claim("n", LONG);
     win(&locks, &mut first).await;
     first.ticket = None;
-    let_go(&locks, &first).await;
+    release(&locks, &first).await;
     for label in ["", "web-1: a b", "ends with spaces  "] {
         let mut held = claim("n", LONG);
         held.label = Some(Label::new(label));
         let (plain, scripts) = done(&server);
         win(&locks, &mut held).await;
-        let_go(&locks, &held).await;
+        release(&locks, &held).await;
         let by = if is_newer() { (1, 1) } else { (0, 2) };
         assert_eq!(done(&server), (plain + by.0, scripts + by.1), "{label:?}");
         assert_eq!(server.keys(), ["{n}%token"]);
@@ -57,7 +53,7 @@ async fn a_lock_for_which_nobody_waits_is_let_go_by_one_plain_command() {
 
 /// Whoever has to look for others, or for more than the lock, does not ask in vain before.
 #[tokio::test]
-async fn what_is_more_than_that_is_done_by_the_script_at_once() {
+async fn other_releases_use_the_script_at_once() {
     let server = Server::start();
     let (locks, other) = (server.client().await, server.client().await);
     for what in ["renewed", "kept", "uncertain", "by another connection"] {
@@ -84,7 +80,7 @@ async fn what_is_more_than_that_is_done_by_the_script_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_waits_marks_the_lock_and_is_served() {
+async fn a_waiter_marks_the_lock_and_is_served() {
     for order in ["fifo", "any"] {
         let server = Server::start();
         let url = format!("{}?order={order}", server.url());
@@ -123,13 +119,13 @@ async fn whoever_waits_marks_the_lock_and_is_served() {
             let shown = holders[0].label.as_ref().map_or("", Label::as_str);
             assert_eq!((holders[0].owner, shown), (Some(held.owner), label.trim_end()));
 
-            let_go(&elsewhere, &held).await;
+            release(&elsewhere, &held).await;
             let woken = tokio::time::timeout(SOON, resting).await.expect("it is woken").unwrap();
             match woken {
                 Wake::Granted(grant) => waiter.ticket = grant.ticket,
                 _ => waiter.ticket = granted(locks.try_acquire(&waiter).await).ticket,
             }
-            let_go(&locks, &waiter).await;
+            release(&locks, &waiter).await;
             assert_eq!(server.get("n"), None);
         }
     }
@@ -201,7 +197,7 @@ fn queues(name: &str) -> Claim {
 }
 
 #[tokio::test]
-async fn an_attempt_that_meets_such_a_server_on_its_way_marks_the_lock() {
+async fn an_attempt_that_reaches_a_newer_server_marks_the_lock() {
     for order in ["fifo", "any"] {
         let failover = Failover::begun(order).await;
         let newer = &failover.newer;
@@ -211,7 +207,7 @@ async fn an_attempt_that_meets_such_a_server_on_its_way_marks_the_lock() {
         contended(asks.await);
         let is_marked = newer.get("n").is_some_and(|value| value.ends_with(' '));
         assert_eq!(is_marked, is_newer(), "{order}");
-        let_go(&failover.elsewhere, &failover.held).await;
+        release(&failover.elsewhere, &failover.held).await;
         assert_eq!(newer.calls("delifeq"), u64::from(is_newer()));
         if order == "fifo" {
             assert!(newer.get("n").is_some(), "it was handed over");
@@ -221,7 +217,7 @@ async fn an_attempt_that_meets_such_a_server_on_its_way_marks_the_lock() {
 
 /// Its first request has a place in line, its second one is refused: it has done something.
 #[tokio::test]
-async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
+async fn an_attempt_that_was_half_done_has_an_unknown_outcome() {
     let failover = Failover::begun("fifo").await;
     let waiter = queues("n");
     // With the script, and as often as it takes until the server has that; on an older one there is no second time.
@@ -251,7 +247,7 @@ async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
 
 /// Checks that a waiter rests on a server where no lock can be marked.
 #[tokio::test]
-async fn who_is_back_at_an_older_server_rests_without_a_mark() {
+async fn a_waiter_back_at_an_older_server_rests_without_a_mark() {
     let newer = Server::start();
     let way = Proxy::start(newer.addr()).unwrap();
     let locks = connect(format!("redis://{}", way.addr())).await;
@@ -326,7 +322,7 @@ async fn the_lock_of_another_library_is_not_marked() {
 
 /// By then the plain command may have missed, and be all that there is time for.
 #[tokio::test]
-async fn who_has_to_let_go_again_asks_the_script() {
+async fn a_repeated_release_uses_the_script() {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
     let locks = connect(format!("redis://{}", way.addr())).await;

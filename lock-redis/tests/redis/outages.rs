@@ -26,7 +26,7 @@ async fn bounded<T>(verb: impl Future<Output = T>) -> Option<T> {
 }
 
 #[tokio::test]
-async fn a_dead_server_is_told_at_once_and_a_new_one_is_found_at_once() {
+async fn a_dead_server_is_reported_and_a_new_one_found_at_once() {
     let server = Server::start();
     let locks = server.client().await;
     let mut held = claim("n", LONG);
@@ -117,7 +117,7 @@ async fn a_lost_reply_is_unknown_and_the_next_attempt_finds_the_grant() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_lands_after_its_release_is_refused() {
+async fn a_late_attempt_is_refused() {
     let server = Server::start();
     let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
@@ -139,7 +139,7 @@ async fn an_attempt_that_lands_after_its_release_is_refused() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_lands_late_shortens_nothing_and_revives_nothing() {
+async fn a_late_renewal_shortens_nothing_and_revives_nothing() {
     let server = Server::start();
     let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
@@ -189,7 +189,7 @@ async fn verbs_that_are_dropped_leave_the_connection_in_step() {
 }
 
 #[tokio::test]
-async fn a_verb_that_nobody_polls_holds_up_nobody() {
+async fn a_verb_that_is_not_polled_blocks_no_other() {
     let server = Server::start();
     let locks = server.client().await;
     server.kill();
@@ -206,7 +206,7 @@ async fn a_verb_that_nobody_polls_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_short_lease_on_a_long_line_outlives_a_reset() {
+async fn a_short_lease_on_a_slow_network_outlives_a_reset() {
     let server = Server::start();
     let (proxy, url) = server.proxied();
     let locks = Locker::new(Redis::connect(url).await.unwrap());
@@ -221,7 +221,7 @@ async fn a_short_lease_on_a_long_line_outlives_a_reset() {
 }
 
 #[tokio::test]
-async fn callers_that_go_away_are_no_silence() {
+async fn dropped_verbs_are_not_a_silent_server() {
     let server = Server::start();
     let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
@@ -236,7 +236,7 @@ async fn callers_that_go_away_are_no_silence() {
 }
 
 #[tokio::test]
-async fn a_silent_line_is_a_bounded_wait() {
+async fn a_silent_connection_is_a_bounded_wait() {
     let server = Server::start();
     let (proxy, url) = server.proxied();
     let locks = Locker::builder(Redis::connect(url.clone()).await.unwrap())

@@ -10,16 +10,10 @@ use lock_core::{Backend, ErrorKind, FenceGate, LockGuard, Locker, Loss};
 use lock_redis::Redis;
 use test_servers::Step;
 
-use crate::support::{Server, claim, contended, eventually, name, renew, win};
-
-/// So long that it ends nothing while a test runs.
-const LONG: Duration = Duration::from_secs(300);
+use crate::support::{LONG, SOON, Server, claim, contended, eventually, name, release, renew, win};
 
 /// Renewed so often that several renewals have time to fail.
 const SHORT: Duration = Duration::from_secs(5);
-
-/// What a loaded machine may need.
-const SOON: Duration = Duration::from_secs(20);
 
 async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
     let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl);
@@ -33,7 +27,7 @@ async fn back_in_touch(locks: &Redis) {
 }
 
 /// Waits until the holder's own renewal notifies it of the loss.
-async fn told_of_its_loss(guard: &LockGuard) {
+async fn wait_until_lost(guard: &LockGuard) {
     let deadline = guard.valid_for();
     let began = Moment::now();
     let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
@@ -44,7 +38,7 @@ async fn told_of_its_loss(guard: &LockGuard) {
 }
 
 #[tokio::test]
-async fn a_restart_without_data_is_told_and_tokens_still_grow() {
+async fn a_restart_without_data_is_notified_and_tokens_still_grow() {
     let server = Server::start();
     let (locks, other) = (server.client().await, server.client().await);
     for disaster in ["restart", "flush"] {
@@ -61,7 +55,7 @@ async fn a_restart_without_data_is_told_and_tokens_still_grow() {
         let next = hold(&other, LONG).await;
         assert!(next.fencing_token() > guard.fencing_token());
         gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
-        told_of_its_loss(&guard).await;
+        wait_until_lost(&guard).await;
         assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
         assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
         next.verify().await.expect("the first one's end harms nobody");
@@ -70,7 +64,7 @@ async fn a_restart_without_data_is_told_and_tokens_still_grow() {
 }
 
 #[tokio::test]
-async fn a_restart_with_its_log_keeps_the_lock_and_what_is_left_of_its_lease() {
+async fn a_restart_with_its_log_keeps_the_lock_and_its_lease() {
     let server = Server::with_log_and_clock();
     let (locks, other) = (server.client().await, server.client().await);
     let guard = hold(&locks, LONG).await;
@@ -90,13 +84,13 @@ async fn a_restart_with_its_log_keeps_the_lock_and_what_is_left_of_its_lease() {
 }
 
 #[tokio::test]
-async fn a_released_lock_that_comes_back_lapses() {
+async fn a_released_lock_that_comes_back_expires() {
     let server = Server::with_log_and_clock();
     let (locks, other) = (server.client().await, server.client().await);
     let mut held = claim("n", 3000);
     let first = win(&locks, &mut held).await;
     let written = server.written();
-    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &held).await;
     server.lose_power(written);
     assert!((1..=3000).contains(&server.pttl("n")), "it is back, and not for ever");
     back_in_touch(&other).await;
@@ -111,23 +105,23 @@ async fn a_released_lock_that_comes_back_lapses() {
 }
 
 #[tokio::test]
-async fn a_released_lock_that_comes_back_is_released_again_by_who_asks() {
+async fn a_released_lock_that_comes_back_is_released_by_its_next_attempt() {
     let server = Server::with_log_and_clock();
     let locks = server.client().await;
     let mut held = claim("n", 300_000);
     win(&locks, &mut held).await;
     let written = server.written();
-    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &held).await;
     server.lose_power(written);
     assert!(server.pttl("n") > 200_000);
     back_in_touch(&locks).await;
-    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &held).await;
     assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_eq!(server.get("n"), None);
 }
 
 #[tokio::test]
-async fn who_waits_for_a_lock_that_came_back_looks_again_each_ttl_of_its_own() {
+async fn a_waiter_for_a_lock_that_came_back_polls_once_per_ttl() {
     let server = Server::with_log_and_clock();
     let (locks, other) = (server.client().await, server.client().await);
     let guard = hold(&locks, LONG).await;
@@ -182,7 +176,7 @@ async fn a_lease_that_comes_back_with_the_clock_set_back_can_be_broken() {
 }
 
 #[tokio::test]
-async fn a_grant_that_was_lost_is_told_and_tokens_still_grow() {
+async fn a_lost_grant_is_notified_and_tokens_still_grow() {
     let server = Server::with_log_and_clock();
     let (locks, other) = (server.client().await, server.client().await);
     let earlier = hold(&locks, LONG).await;
@@ -198,18 +192,18 @@ async fn a_grant_that_was_lost_is_told_and_tokens_still_grow() {
     back_in_touch(&other).await;
     let next = hold(&other, LONG).await;
     assert!(next.fencing_token() > guard.fencing_token(), "though the counter is stale");
-    told_of_its_loss(&guard).await;
+    wait_until_lost(&guard).await;
     next.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_snapshot_repeats_no_numbers() {
+async fn a_snapshot_repeats_no_tokens() {
     let server = Server::start();
     let locks = server.client().await;
     let grant = async || {
         let mut held = claim("n", 300_000);
         let token = win(&locks, &mut held).await.token;
-        assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+        release(&locks, &held).await;
         token
     };
     let saved = grant().await;
@@ -224,7 +218,7 @@ async fn a_snapshot_repeats_no_numbers() {
 }
 
 #[tokio::test]
-async fn a_number_that_goes_back_is_no_lock() {
+async fn a_token_that_goes_back_is_no_grant() {
     let server = Server::with_log_and_clock();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(LONG);
@@ -317,7 +311,7 @@ async fn a_failover_that_knows_the_lock_keeps_it() {
 }
 
 #[tokio::test]
-async fn a_failover_that_loses_the_lock_is_told() {
+async fn a_failover_that_loses_the_lock_is_notified() {
     let pair = Pair::start().await;
     let (locks, other) = (pair.client().await, pair.client().await);
     hold(&locks, LONG).await.release().await.unwrap();
@@ -332,13 +326,13 @@ async fn a_failover_that_loses_the_lock_is_told() {
     let next = hold(&other, LONG).await;
     assert!(next.fencing_token() > guard.fencing_token(), "though its counter is behind");
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
-    told_of_its_loss(&guard).await;
+    wait_until_lost(&guard).await;
     assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
     next.verify().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_failover_to_a_server_whose_clock_is_behind_gives_no_lower_number() {
+async fn a_failover_to_a_clock_behind_gives_no_lower_token() {
     let pair = Pair::start().await;
     let locks = pair.client().await;
     let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(LONG);
@@ -356,7 +350,7 @@ async fn a_failover_to_a_server_whose_clock_is_behind_gives_no_lower_number() {
 }
 
 #[tokio::test]
-async fn a_primary_that_was_demoted_answers_for_nobody() {
+async fn a_demoted_primary_reports_no_locks() {
     let pair = Pair::start().await;
     let locks = pair.client().await;
     let guard = hold(&locks, SHORT).await;

@@ -14,7 +14,7 @@ use lock_redis::{Config, Redis};
 use test_servers::RedisOptions;
 use tokio::task::JoinHandle;
 
-use crate::support::{Server, claim, contended, eventually, granted, name, renew, win};
+use crate::support::{Server, claim, contended, eventually, granted, name, release, renew, win};
 
 /// So long that nobody's own next look comes while a test runs.
 const LONG: u64 = 300_000;
@@ -32,7 +32,7 @@ fn waiter(ttl: u64) -> Claim {
 }
 
 /// Creates a claim that queues.
-async fn in_line(locks: &Redis, ttl: u64) -> Claim {
+async fn queued_claim(locks: &Redis, ttl: u64) -> Claim {
     let waiter = waiter(ttl);
     contended(locks.try_acquire(&waiter).await);
     waiter
@@ -42,10 +42,6 @@ async fn held(locks: &Redis) -> Claim {
     let mut held = claim("n", LONG);
     win(locks, &mut held).await;
     held
-}
-
-async fn let_go(locks: &Redis, held: &Claim) {
-    assert_eq!(locks.release(held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 /// Waits for the grant that a waiter is sent.
@@ -83,21 +79,21 @@ fn assert_no_residue(server: &Server) {
 async fn scripts_are_known(locks: &Redis) {
     let mut first = held(locks).await;
     first.ticket = None;
-    let_go(locks, &first).await;
+    release(locks, &first).await;
 }
 
 #[tokio::test]
-async fn the_release_gives_the_lock_to_the_next_one() {
+async fn a_release_hands_the_lock_to_the_next_waiter() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     assert_eq!(locks.capabilities().order, Order::Fifo);
     assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
     scripts_are_known(&elsewhere).await;
     let first = held(&elsewhere).await;
-    let mut waiter = in_line(&locks, LONG).await;
+    let mut waiter = queued_claim(&locks, LONG).await;
     assert_eq!(locks.inspect(&name("n")).await.unwrap().waiting, Some(1));
     let asked = server.calls("evalsha");
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     assert_held_by(&server, &waiter);
     let grant = sent(&locks, &waiter).await;
     assert_eq!(lease(&grant), CLAIM_LEASE);
@@ -108,20 +104,20 @@ async fn the_release_gives_the_lock_to_the_next_one() {
     let Ok(Renewal::Held(renewed)) = renew(&locks, &waiter).await else { panic!("it is held") };
     assert_eq!(renewed.token, grant.token);
     assert!(server.pttl("n") > 290_000);
-    let_go(&locks, &waiter).await;
+    release(&locks, &waiter).await;
     assert_no_residue(&server);
 }
 
 #[tokio::test]
-async fn whatever_ends_a_hold_serves_the_next_one() {
+async fn every_end_of_a_hold_serves_the_next_waiter() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     for how in ["release", "uncertain", "break", "renewal", "try", "attempt"] {
         let first = held(&elsewhere).await;
-        let (second, third) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
+        let (second, third) = (queued_claim(&locks, LONG).await, queued_claim(&locks, LONG).await);
         match how {
             "break" => assert!(elsewhere.break_lock(&first.name, &first.owner).await.unwrap()),
-            "release" => let_go(&elsewhere, &first).await,
+            "release" => release(&elsewhere, &first).await,
             "uncertain" => {
                 elsewhere.release(&first, ReleaseMode::after_unknown_outcome()).await.unwrap();
             }
@@ -135,7 +131,7 @@ async fn whatever_ends_a_hold_serves_the_next_one() {
                     // Whoever finds the lock free while others wait does not take it.
                     "try" => drop(contended(elsewhere.try_acquire(&claim("n", LONG)).await)),
                     _ => {
-                        let late = in_line(&elsewhere, LONG).await;
+                        let late = queued_claim(&elsewhere, LONG).await;
                         elsewhere.release(&late, ReleaseMode::now()).await.unwrap();
                     }
                 }
@@ -143,10 +139,10 @@ async fn whatever_ends_a_hold_serves_the_next_one() {
         }
         assert_held_by(&server, &second);
         sent(&locks, &second).await;
-        let_go(&locks, &second).await;
+        release(&locks, &second).await;
         assert_held_by(&server, &third);
         sent(&locks, &third).await;
-        let_go(&locks, &third).await;
+        release(&locks, &third).await;
         let left: Vec<_> =
             server.keys().into_iter().filter(|key| !key.contains("%gone:")).collect();
         assert_eq!(left, ["{n}%token"], "{how}");
@@ -154,46 +150,46 @@ async fn whatever_ends_a_hold_serves_the_next_one() {
 }
 
 #[tokio::test]
-async fn the_first_in_line_may_take_what_it_finds_free() {
+async fn the_head_of_the_queue_may_take_a_free_lock() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     held(&elsewhere).await;
-    let first = in_line(&locks, 1000).await;
-    let second = in_line(&elsewhere, LONG).await;
+    let first = queued_claim(&locks, 1000).await;
+    let second = queued_claim(&elsewhere, LONG).await;
     let _: u64 = server.run("DEL n");
     // By then it does not know its place any more.
     sleep(Duration::from_millis(1001)).await;
     let grant = granted(locks.try_acquire(&first).await);
     assert_eq!(lease(&grant), Duration::from_secs(1), "nobody has to confirm it");
     assert_held_by(&server, &first);
-    let_go(&locks, &first).await;
+    release(&locks, &first).await;
     sent(&elsewhere, &second).await;
-    let_go(&elsewhere, &second).await;
+    release(&elsewhere, &second).await;
     assert_no_residue(&server);
 }
 
 #[tokio::test]
-async fn who_leaves_the_line_leaves_nothing() {
+async fn a_waiter_that_leaves_the_queue_leaves_no_state() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    let waiters = [in_line(&locks, LONG).await, in_line(&locks, LONG).await];
+    let waiters = [queued_claim(&locks, LONG).await, queued_claim(&locks, LONG).await];
     for waiter in &waiters {
         assert_eq!(locks.release(waiter, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     }
     assert_eq!(server.keys(), ["n", "{n}%token"]);
     // Sent the lock, and not there to take it any more.
-    let (gone, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
-    let_go(&elsewhere, &first).await;
+    let (gone, next) = (queued_claim(&locks, LONG).await, queued_claim(&locks, LONG).await);
+    release(&elsewhere, &first).await;
     assert_held_by(&server, &gone);
-    assert_eq!(locks.release(&gone, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &gone).await;
     sent(&locks, &next).await;
-    let_go(&locks, &next).await;
+    release(&locks, &next).await;
     assert_no_residue(&server);
 }
 
 #[tokio::test]
-async fn an_attempt_that_lands_after_its_release_takes_no_place() {
+async fn a_late_attempt_is_not_queued() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
@@ -201,41 +197,41 @@ async fn an_attempt_that_lands_after_its_release_takes_no_place() {
     locks.release(&late, ReleaseMode::after_unknown_outcome()).await.unwrap();
     assert!(locks.try_acquire(&late).await.is_err());
     assert_eq!(server.waiting("n"), 0);
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
 }
 
 #[tokio::test]
-async fn who_has_vanished_is_passed_over_in_the_same_request() {
+async fn a_vanished_waiter_is_skipped_in_the_same_request() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     scripts_are_known(&elsewhere).await;
     let first = held(&elsewhere).await;
     for _ in 0..3 {
         let gone = server.client().await;
-        in_line(&gone, LONG).await;
-        in_line(&gone, LONG).await;
+        queued_claim(&gone, LONG).await;
+        queued_claim(&gone, LONG).await;
     }
     // The server has noticed that they closed their connections.
     eventually(|| server.run::<Vec<String>>("PUBSUB CHANNELS").len() == 2).await;
-    let alive = in_line(&locks, LONG).await;
+    let alive = queued_claim(&locks, LONG).await;
     assert_eq!(server.waiting("n"), 7);
     let asked = server.calls("evalsha");
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     assert_held_by(&server, &alive);
     sent(&locks, &alive).await;
     assert_eq!(server.calls("evalsha"), asked + 1);
-    let_go(&locks, &alive).await;
+    release(&locks, &alive).await;
     assert_no_residue(&server);
     // Nobody is there at all.
     let first = held(&elsewhere).await;
-    in_line(&server.client().await, LONG).await;
+    queued_claim(&server.client().await, LONG).await;
     eventually(|| server.run::<Vec<String>>("PUBSUB CHANNELS").len() == 2).await;
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     assert_no_residue(&server);
 }
 
 #[tokio::test]
-async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
+async fn a_vanished_crowd_is_removed_in_several_steps() {
     const GONE: u64 = 3000;
 
     let server = Server::start();
@@ -249,8 +245,8 @@ async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
     }
     crowd.exec(&mut server.operator()).unwrap();
     let _: u64 = server.run("ZADD {n}%procs 9000000000000000 %~to:gone");
-    let alive = in_line(&locks, LONG).await;
-    let_go(&elsewhere, &first).await;
+    let alive = queued_claim(&locks, LONG).await;
+    release(&elsewhere, &first).await;
     // The release has done its share, and has somebody look who is there.
     let mut left = server.waiting("n");
     assert!((GONE / 2..GONE).contains(&left), "{left}");
@@ -264,18 +260,18 @@ async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
         assert!(left < before && before - left < GONE / 2, "{before} and then {left}");
     };
     assert_eq!(lease(&grant), Duration::from_millis(LONG));
-    let_go(&locks, &alive).await;
+    release(&locks, &alive).await;
     assert_no_residue(&server);
 }
 
 #[tokio::test]
-async fn a_place_that_is_not_kept_lapses() {
+async fn an_entry_that_is_not_renewed_expires() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    in_line(&locks, 100).await;
+    queued_claim(&locks, 100).await;
     sleep(QUEUE_ENTRY_GRACE + Duration::from_millis(300)).await;
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     assert_no_residue(&server);
 }
 
@@ -352,7 +348,7 @@ impl Fleet {
     }
 
     async fn serves_in_order(mut self) {
-        let_go(&self.holder, &self.held).await;
+        release(&self.holder, &self.held).await;
         for waiting in self.waiting {
             tokio::time::timeout(SOON, waiting).await.expect("served").unwrap();
         }
@@ -399,7 +395,7 @@ async fn order_outlasts_an_operator_who_ends_listeners() {
 }
 
 #[tokio::test]
-async fn a_queue_that_was_lost_is_noticed_at_the_next_look() {
+async fn a_lost_queue_is_noticed_at_the_next_poll() {
     // One of each process looks, is told that it is new, and the others look as well.
     let fleet = Fleet::new(Duration::from_secs(1)).await;
     let _: u64 = fleet.server.run("DEL {n}%queue {n}%procs");
@@ -408,7 +404,7 @@ async fn a_queue_that_was_lost_is_noticed_at_the_next_look() {
 }
 
 #[tokio::test]
-async fn a_queue_that_was_lost_alone_is_noticed_too() {
+async fn a_queue_lost_without_its_processes_is_noticed_too() {
     // As when a server throws away keys: the processes are still known, and their waiters are not.
     let fleet = Fleet::new(Duration::from_secs(1)).await;
     let _: u64 = fleet.server.run("DEL {n}%queue");
@@ -417,7 +413,7 @@ async fn a_queue_that_was_lost_alone_is_noticed_too() {
 }
 
 #[tokio::test]
-async fn a_queue_that_was_forgotten_with_the_lock_is_served_all_the_same() {
+async fn a_queue_lost_with_the_lock_is_still_served() {
     let fleet = Fleet::new(Duration::from_secs(1)).await;
     let _: String = fleet.server.run("FLUSHALL");
     // Whoever looks first finds a free lock: here, order is lost.
@@ -441,18 +437,18 @@ async fn waiting_costs_one_request_of_each_process_in_a_lease() {
 }
 
 #[tokio::test]
-async fn a_grant_that_was_lost_on_the_way_is_found() {
+async fn a_grant_message_that_was_lost_is_found() {
     let server = Server::start();
     let (network, url) = server.proxied();
     let (locks, elsewhere) = (Redis::connect(url).await.unwrap(), server.client().await);
     let first = held(&elsewhere).await;
-    let waiter = in_line(&locks, LONG).await;
+    let waiter = queued_claim(&locks, LONG).await;
     let waiting = tokio::spawn({
         let (locks, waiter) = (locks.clone(), waiter.clone());
         async move { locks.wait(&waiter).await.unwrap() }
     });
     network.set(Fault::BlackHole);
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     assert_held_by(&server, &waiter);
     network.reset_connections().await;
     network.heal();
@@ -462,7 +458,7 @@ async fn a_grant_that_was_lost_on_the_way_is_found() {
     let grant = granted(locks.try_acquire(&waiter).await);
     assert_eq!(grant.token.map(|token| token.backend_number().to_string()), token);
     assert_eq!(lease(&grant), Duration::from_millis(LONG));
-    let_go(&locks, &waiter).await;
+    release(&locks, &waiter).await;
     assert_no_residue(&server);
 }
 
@@ -473,9 +469,9 @@ async fn a_grant_is_as_old_as_it_is() {
     let (locks, elsewhere) = (Redis::connect(url).await.unwrap(), server.client().await);
     for (late, is_in_time) in [(0, true), (1500, true), (3200, false)] {
         let first = held(&elsewhere).await;
-        let waiter = in_line(&locks, LONG).await;
+        let waiter = queued_claim(&locks, LONG).await;
         network.set(Fault::Lose(Direction::ToClient));
-        let_go(&elsewhere, &first).await;
+        release(&elsewhere, &first).await;
         let given = Moment::now();
         sleep(Duration::from_millis(late)).await;
         network.heal();
@@ -497,28 +493,28 @@ async fn a_grant_is_as_old_as_it_is() {
             assert!(matches!(woken.unwrap(), Wake::Retry));
             granted(locks.try_acquire(&waiter).await);
         }
-        let_go(&locks, &waiter).await;
+        release(&locks, &waiter).await;
     }
 }
 
 /// As when it comes back to a snapshot that is a moment old.
 #[tokio::test]
-async fn who_had_its_turn_before_the_server_forgot_it_keeps_nobody_waiting() {
+async fn a_claim_served_before_a_snapshot_delays_no_waiter() {
     let server = Server::start();
     let (locks, other, elsewhere) =
         (server.client().await, server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    let mut ours = in_line(&locks, LONG).await;
-    let next = in_line(&other, LONG).await;
+    let mut ours = queued_claim(&locks, LONG).await;
+    let next = queued_claim(&other, LONG).await;
     let [entry, arrival]: [String; 2] =
         server.command(&["ZRANGE", "{n}%queue", "0", "0", "WITHSCORES"]);
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     ours.ticket = sent(&locks, &ours).await.ticket;
     let _: u64 = server.command(&["DEL", "n"]);
     let _: u64 = server.command(&["ZADD", "{n}%queue", &arrival, &entry]);
     assert!(matches!(renew(&locks, &ours).await.unwrap(), Renewal::NotHeld));
     sent(&other, &next).await;
-    let_go(&other, &next).await;
+    release(&other, &next).await;
     assert_no_residue(&server);
 }
 
@@ -528,9 +524,9 @@ async fn a_grant_of_unknown_age_is_confirmed() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
     // Its last word from the server's clock is older than a lease when the lock is sent.
-    let waiter = in_line(&locks, 50).await;
+    let waiter = queued_claim(&locks, 50).await;
     sleep(Duration::from_millis(200)).await;
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
     assert!(matches!(woken.unwrap(), Wake::Retry));
     granted(locks.try_acquire(&waiter).await);
@@ -544,13 +540,13 @@ async fn a_grant_of_another_lock_is_given_back() {
     let mut other = claim("m", LONG);
     win(&elsewhere, &mut other).await;
     let first = held(&elsewhere).await;
-    let waiter = in_line(&locks, LONG).await;
+    let waiter = queued_claim(&locks, LONG).await;
     for part in ["queue", "procs"] {
         let (from, to) = (format!("{{n}}%{part}"), format!("{{m}}%{part}"));
         let _: String = server.command(&["RENAME", &from, &to]);
     }
     let released = Moment::now();
-    let_go(&elsewhere, &other).await;
+    release(&elsewhere, &other).await;
     let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
     assert!(matches!(woken.unwrap(), Wake::Retry), "it waits for n, and was sent m");
     eventually(|| server.get("m").is_none()).await;
@@ -559,16 +555,16 @@ async fn a_grant_of_another_lock_is_given_back() {
     // It stands where it stood.
     contended(locks.try_acquire(&waiter).await);
     assert_held_by(&server, &first);
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     sent(&locks, &waiter).await;
 }
 
 #[tokio::test]
-async fn what_others_say_on_the_channel_is_no_grant() {
+async fn foreign_messages_on_the_channel_are_no_grant() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    let waiter = in_line(&locks, LONG).await;
+    let waiter = queued_claim(&locks, LONG).await;
     let owner = waiter.owner.expose();
     let stranger = claim("n", LONG).owner.expose();
     for channel in server.run::<Vec<String>>("PUBSUB CHANNELS") {
@@ -591,18 +587,18 @@ async fn what_others_say_on_the_channel_is_no_grant() {
     let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
     assert!(matches!(woken.unwrap(), Wake::Retry));
     contended(locks.try_acquire(&waiter).await);
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     sent(&locks, &waiter).await;
 }
 
 #[tokio::test]
-async fn the_process_behind_is_told_when_to_look() {
+async fn the_second_process_is_notified_when_to_poll() {
     let server = Server::start();
     let holder = server.client().await;
     let (second, third) = (server.client().await, server.client().await);
     let first = held(&holder).await;
-    let mute = in_line(&second, LONG).await;
-    let next = in_line(&third, LONG).await;
+    let mute = queued_claim(&second, LONG).await;
+    let next = queued_claim(&third, LONG).await;
     // The first in line is given the lock, and dies without a word: for the one behind it, the lock is held
     // for minutes, as far as it was told.
     let asked = Moment::now();
@@ -610,18 +606,18 @@ async fn the_process_behind_is_told_when_to_look() {
         let (third, next) = (third.clone(), next.clone());
         async move { third.wait(&next).await.unwrap() }
     });
-    let_go(&holder, &first).await;
+    release(&holder, &first).await;
     assert_held_by(&server, &mute);
     let woken = tokio::time::timeout(SOON, waiting).await.expect("it looks").unwrap();
     assert!(matches!(woken, Wake::Retry));
     let took = Moment::now().saturating_since(asked);
     assert!(took >= CLAIM_LEASE, "{took:?}");
     granted(third.try_acquire(&next).await);
-    let_go(&third, &next).await;
+    release(&third, &next).await;
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
+async fn a_silent_process_is_skipped_with_all_its_entries() {
     let server = Server::start();
     let (network, url) = server.proxied();
     let (mute, locks, holder) =
@@ -629,14 +625,14 @@ async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
     let first = held(&holder).await;
     let mut silent = Vec::new();
     for _ in 0..20 {
-        silent.push(in_line(&mute, LONG).await);
+        silent.push(queued_claim(&mute, LONG).await);
     }
     let lock = Locker::new(locks).lock("n").unwrap().ttl(Duration::from_millis(LONG));
     let alive = tokio::spawn(async move { lock.acquire().await });
     eventually(|| server.waiting("n") == 21).await;
     network.set(Fault::BlackHole);
     let released = Moment::now();
-    let_go(&holder, &first).await;
+    release(&holder, &first).await;
     let guard = tokio::time::timeout(CLAIM_LEASE + SOON, alive).await.expect("served").unwrap();
     let guard = guard.unwrap();
     let took = Moment::now().saturating_since(released);
@@ -645,7 +641,7 @@ async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
     // They are still there: when they are heard of, they have their old places again, in their order.
     network.heal();
     mute.inspect(&name("another")).await.unwrap();
-    let last = in_line(&holder, LONG).await;
+    let last = queued_claim(&holder, LONG).await;
     for waiter in &silent {
         // The message that came too late is the first one's, and makes it look; the others are told by that.
         let woken = tokio::time::timeout(SOON, mute.wait(waiter)).await.expect("it is called");
@@ -655,31 +651,31 @@ async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
     guard.release().await.unwrap();
     for waiter in &silent {
         sent(&mute, waiter).await;
-        let_go(&mute, waiter).await;
+        release(&mute, waiter).await;
     }
     sent(&holder, &last).await;
-    let_go(&holder, &last).await;
+    release(&holder, &last).await;
     assert_no_residue(&server);
 }
 
 /// As when a server was stopped for longer than a claim lease, and another library was the first to ask it.
 #[tokio::test]
-async fn who_is_heard_of_again_is_not_passed_over() {
+async fn a_process_that_asks_again_is_not_skipped() {
     let mut passed_over_after = Vec::new();
     for word in ["attempt", "renewal", "release", "departure"] {
         let server = Server::start();
         let (locks, other, elsewhere) =
             (server.client().await, server.client().await, server.client().await);
         let first = held(&elsewhere).await;
-        let mut late = in_line(&locks, LONG).await;
-        let (next, leaver) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
-        in_line(&other, LONG).await;
-        let_go(&elsewhere, &first).await;
+        let mut late = queued_claim(&locks, LONG).await;
+        let (next, leaver) = (queued_claim(&locks, LONG).await, queued_claim(&locks, LONG).await);
+        queued_claim(&other, LONG).await;
+        release(&elsewhere, &first).await;
         late.ticket = sent(&locks, &late).await.ticket;
         let _: u64 = server.command(&["DEL", "n"]);
         let _: String = server.command(&["SET", "n", "theirs"]);
         match word {
-            "attempt" => drop(in_line(&locks, LONG).await),
+            "attempt" => drop(queued_claim(&locks, LONG).await),
             "renewal" => {
                 let renewed = renew(&locks, &late).await;
                 assert!(matches!(renewed, Ok(Renewal::NotHeld)));
@@ -700,19 +696,19 @@ async fn who_is_heard_of_again_is_not_passed_over() {
 }
 
 #[tokio::test]
-async fn at_the_memory_limit_the_line_moves_on() {
+async fn at_the_memory_limit_the_queue_moves_on() {
     let server = Server::with_options(RedisOptions::new());
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    let waiter = in_line(&locks, 1000).await;
+    let waiter = queued_claim(&locks, 1000).await;
     let _: String = server.run("CONFIG SET maxmemory 1");
     // Its place is kept as well, when it looks again.
     sleep(Duration::from_millis(1100)).await;
     contended(locks.try_acquire(&waiter).await);
-    let_go(&elsewhere, &first).await;
+    release(&elsewhere, &first).await;
     let grant = sent(&locks, &waiter).await;
     assert!(grant.token.is_some());
-    let_go(&locks, &waiter).await;
+    release(&locks, &waiter).await;
     let newcomer = elsewhere.try_acquire(&claim("n", LONG)).await.unwrap_err();
     assert_eq!(newcomer.kind(), FaultKind::Unavailable);
     let _: String = server.run("CONFIG SET maxmemory 0");
@@ -720,11 +716,11 @@ async fn at_the_memory_limit_the_line_moves_on() {
 }
 
 #[tokio::test]
-async fn who_is_refused_takes_no_place() {
+async fn a_refused_attempt_is_not_queued() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     held(&elsewhere).await;
-    in_line(&locks, LONG).await;
+    queued_claim(&locks, LONG).await;
     let _: String = server.command(&["SET", "{n}%token", "damaged"]);
     let _: u64 = server.command(&["DEL", "n"]);
     let fault = elsewhere.try_acquire(&waiter(LONG)).await.unwrap_err();
@@ -744,7 +740,7 @@ async fn a_right_that_is_taken_away_leaves_a_free_lock() {
         let (holder, locks) =
             (Redis::connect(url.as_str()).await.unwrap(), Redis::connect(url).await.unwrap());
         let first = held(&holder).await;
-        let waiter = in_line(&locks, 2000).await;
+        let waiter = queued_claim(&locks, 2000).await;
         let _: String = server.run(&format!("ACL SETUSER locks {right}"));
         assert_eq!(
             holder.release(&first, ReleaseMode::now()).await.unwrap(),
@@ -761,14 +757,14 @@ async fn a_right_that_is_taken_away_leaves_a_free_lock() {
             }
         };
         tokio::time::timeout(SOON, served).await.unwrap_or_else(|_| panic!("not served: {right}"));
-        let_go(&locks, &waiter).await;
+        release(&locks, &waiter).await;
         // Whoever could not be taken out of the line is given the lock once more, for a claim lease.
         eventually(|| server.keys() == ["{app:n}%token"]).await;
     }
 }
 
 #[tokio::test]
-async fn those_who_wait_in_any_order_are_woken_and_let_the_line_go_first() {
+async fn waiters_in_any_order_are_woken_after_the_queue() {
     let server = Server::start();
     let (locks, racing) = (server.client().await, server.client_in_any_order().await);
     assert_eq!(racing.capabilities().order, Order::PerProcess);
@@ -782,47 +778,47 @@ async fn those_who_wait_in_any_order_are_woken_and_let_the_line_go_first() {
     let asked = server.calls("client|caching");
     let waiting = waits();
     eventually(|| server.calls("client|caching") > asked).await;
-    let second = in_line(&locks, LONG).await;
-    let_go(&racing, &first).await;
+    let second = queued_claim(&locks, LONG).await;
+    release(&racing, &first).await;
     sent(&locks, &second).await;
     tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
     contended(racing.try_acquire(&racer).await);
     let waiting = waits();
     eventually(|| server.calls("client|caching") > asked + 1).await;
-    let_go(&locks, &second).await;
+    release(&locks, &second).await;
     tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
     granted(racing.try_acquire(&racer).await);
-    let_go(&racing, &racer).await;
+    release(&racing, &racer).await;
     assert_no_residue(&server);
 }
 
 #[tokio::test]
-async fn those_who_race_get_nothing_while_somebody_is_in_line_and_never_hold_up_the_line() {
+async fn racing_claims_neither_barge_nor_block_the_queue() {
     const HAND_OFFS: usize = 20;
 
     let server = Server::start();
     let (locks, racing) = (server.client().await, server.client_in_any_order().await);
     let mut racer = held(&racing).await;
-    let mut next = in_line(&locks, LONG).await;
+    let mut next = queued_claim(&locks, LONG).await;
     for _ in 0..HAND_OFFS {
         // Who races and lets go does not get it again: the line is served in the same step.
-        let_go(&racing, &racer).await;
+        release(&racing, &racer).await;
         racer = waiter(LONG);
         contended(racing.try_acquire(&racer).await);
         sent(&locks, &next).await;
         // Nor while those in line pass it on to each other.
-        let after = in_line(&locks, LONG).await;
-        let_go(&locks, &next).await;
+        let after = queued_claim(&locks, LONG).await;
+        release(&locks, &next).await;
         contended(racing.try_acquire(&racer).await);
         sent(&locks, &after).await;
         // It is served as soon as nobody is in line.
-        let_go(&locks, &after).await;
+        release(&locks, &after).await;
         granted(racing.try_acquire(&racer).await);
-        next = in_line(&locks, LONG).await;
+        next = queued_claim(&locks, LONG).await;
     }
-    let_go(&racing, &racer).await;
+    release(&racing, &racer).await;
     sent(&locks, &next).await;
-    let_go(&locks, &next).await;
+    release(&locks, &next).await;
     assert_no_residue(&server);
 }
 
@@ -848,13 +844,13 @@ async fn a_minimum_hold_is_waited_for() {
 }
 
 #[tokio::test]
-async fn who_leaves_a_minimum_hold_behind_has_been_heard() {
+async fn a_minimum_hold_confirms_a_sent_grant() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    let (mut short, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
-    in_line(&elsewhere, LONG).await;
-    let_go(&elsewhere, &first).await;
+    let (mut short, next) = (queued_claim(&locks, LONG).await, queued_claim(&locks, LONG).await);
+    queued_claim(&elsewhere, LONG).await;
+    release(&elsewhere, &first).await;
     short.ticket.clone_from(&sent(&locks, &short).await.ticket);
     // Before its first renewal.
     let keep = Duration::from_millis(300);
@@ -868,11 +864,11 @@ async fn who_leaves_a_minimum_hold_behind_has_been_heard() {
 }
 
 #[tokio::test]
-async fn who_leaves_a_free_lock_serves_the_next_one() {
+async fn a_leaving_head_serves_a_free_lock_to_the_next() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     held(&elsewhere).await;
-    let (first, second) = (in_line(&locks, LONG).await, in_line(&elsewhere, LONG).await);
+    let (first, second) = (queued_claim(&locks, LONG).await, queued_claim(&elsewhere, LONG).await);
     // Nobody has looked yet.
     let _: u64 = server.run("DEL n");
     assert_eq!(locks.release(&first, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
@@ -881,7 +877,7 @@ async fn who_leaves_a_free_lock_serves_the_next_one() {
 }
 
 #[tokio::test]
-async fn who_becomes_the_first_in_line_hears_of_a_foreign_release() {
+async fn a_new_head_is_notified_of_a_foreign_release() {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let _: String = server.run("SET n somebody PX 300000");
@@ -904,7 +900,7 @@ async fn who_becomes_the_first_in_line_hears_of_a_foreign_release() {
 }
 
 #[tokio::test]
-async fn a_holder_that_dies_with_the_first_in_line_is_taken_over_from_in_time() {
+async fn a_holder_that_dies_with_the_head_is_replaced_in_time() {
     let server = Server::start();
     let (network, url) = server.proxied();
     let (dying, locks) = (Redis::connect(url).await.unwrap(), server.client().await);
@@ -931,7 +927,7 @@ async fn a_holder_that_dies_with_the_first_in_line_is_taken_over_from_in_time() 
 }
 
 #[tokio::test]
-async fn who_asks_for_too_high_a_number_does_not_stand_in_the_way() {
+async fn a_claim_with_too_high_a_minimum_token_blocks_no_other() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
@@ -939,8 +935,8 @@ async fn who_asks_for_too_high_a_number_does_not_stand_in_the_way() {
     greedy.min_token = FencingToken::from_backend((1 << 53) - 1);
     let refused = locks.try_acquire(&greedy).await.expect_err("there is no such number");
     assert_eq!(refused.kind(), FaultKind::Invalid);
-    let next = in_line(&locks, LONG).await;
-    let_go(&elsewhere, &first).await;
+    let next = queued_claim(&locks, LONG).await;
+    release(&elsewhere, &first).await;
     assert_held_by(&server, &next);
 }
 
@@ -952,8 +948,8 @@ async fn two_prefixes_may_lead_to_one_lock() {
     let long = Redis::connect(config.prefix("app:").unwrap()).await.unwrap();
     let mut first = claim("app:n", LONG);
     win(&short, &mut first).await;
-    let waiter = in_line(&long, LONG).await;
-    let_go(&short, &first).await;
+    let waiter = queued_claim(&long, LONG).await;
+    release(&short, &first).await;
     sent(&long, &waiter).await;
 }
 

@@ -5,18 +5,15 @@ use std::thread;
 use std::time::Duration;
 
 use lock_conformance::proxy::Proxy;
-use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
+use lock_core::backend::{Claim, Effect, Fault, FaultKind, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, LockGuard, Locker, Loss};
 use lock_redis::Redis;
 use tokio::task::JoinHandle;
 
-use crate::support::{Server, claim, contended, eventually, granted, renew, win};
-
-const LONG: Duration = Duration::from_secs(300);
-
-/// What a loaded machine may need.
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{
+    LONG, SOON, Server, claim, contended, eventually, granted, release, renew, win,
+};
 
 /// What a server still does while it refuses.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,7 +127,7 @@ impl Scene {
         let next = tokio::time::timeout(SOON, waiter).await.expect("served").unwrap();
         let next = next.expect("it sat it out");
         next.release().await.unwrap();
-        assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+        release(&locks, &held).await;
         let fences = ["{claimed}%token", "{dropped}%token", "{held}%token"];
         // No trace of what was refused.
         eventually(|| server.keys() == fences).await;

@@ -12,10 +12,7 @@ use lock_redis::Redis;
 use test_servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, SentinelGroup};
 
 use crate::cluster::{self, name_at, names_at, still_held};
-use crate::support::{acquired, replica_has};
-
-const LONG: Duration = Duration::from_secs(300);
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{LONG, SOON, acquired, release, replica_has};
 
 async fn group() -> Arc<SentinelGroup> {
     let starting = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
@@ -46,7 +43,7 @@ async fn cut(group: &SentinelGroup) {
 /// The address of a server leads to another one when the connection for renewals is made: the other
 /// server knows nothing of the lock.
 #[tokio::test]
-async fn no_renewal_goes_to_another_server_than_the_attempt() {
+async fn renewals_go_to_the_server_of_the_attempt() {
     let [server, other] = [(); 2].map(|()| Server::start(RedisOptions::new()));
     let proxy = Proxy::start(server.addr()).unwrap();
     let url = format!("redis://{}?min_replicas=1&min_replicas_timeout=20ms", proxy.addr());
@@ -117,7 +114,7 @@ async fn a_grant_that_could_not_be_undone_may_be_held_until_its_lease_ends() {
     drop(release);
     let fault = acquiring.await.unwrap().unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::Unknown, FaultKind::Unavailable));
-    assert!(tells_of_replicas(&fault));
+    assert!(names_replicas(&fault));
     assert!(has(&group, 0, "n"), "it was undone");
     eventually(|| !has(&group, 0, "n")).await;
     group.heal(0);
@@ -125,7 +122,7 @@ async fn a_grant_that_could_not_be_undone_may_be_held_until_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_grant_counts_from_before_its_attempt_and_not_from_what_follows() {
+async fn a_grant_counts_from_before_its_attempt() {
     let group = group().await;
     let way = Proxy::start(group.server(0).addr()).unwrap();
     let url = format!("redis://{}?min_replicas=1&min_replicas_timeout=450ms", way.addr());
@@ -155,7 +152,7 @@ async fn a_renewal_that_no_replica_knows_prolongs_nothing() {
     assert_eq!(loss, Loss::Expired);
     assert!(Moment::now().saturating_since(deadline) < Duration::from_secs(1));
     // What it holds can be let go without them.
-    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&locks, &ours).await;
 }
 
 #[tokio::test]
@@ -179,7 +176,7 @@ async fn a_replica_that_acknowledges_just_in_time_is_enough_for_the_shortest_lea
 }
 
 #[tokio::test]
-async fn who_is_handed_the_lock_waits_for_the_replica_too() {
+async fn a_hand_off_waits_for_the_replica_too() {
     let group = group().await;
     let (locks, other) = (connect(&group).await, connect_in_haste(&group).await);
     let first = Locker::new(locks).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
@@ -204,7 +201,7 @@ async fn who_is_handed_the_lock_waits_for_the_replica_too() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_its_primary() {
+async fn an_acknowledged_lock_survives_its_primary() {
     let group = group().await;
     let (locks, other) = (connect(&group).await, connect_in_haste(&group).await);
     let lock = Locker::new(locks).lock("n").unwrap().ttl(LONG);
@@ -222,8 +219,7 @@ async fn what_was_acknowledged_survives_its_primary() {
 
 /// It was acknowledged, and there was no failover: who comes back empty empties its replicas.
 #[tokio::test]
-async fn what_was_acknowledged_is_lost_with_a_primary_that_restarts_empty_and_that_is_told_and_fenced()
- {
+async fn an_acknowledged_lock_lost_with_an_empty_primary_is_notified_and_fenced() {
     let group = group().await;
     group.disable_failover();
     let (locks, other) = (connect(&group).await, connect(&group).await);
@@ -245,7 +241,7 @@ async fn what_was_acknowledged_is_lost_with_a_primary_that_restarts_empty_and_th
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_wait_is_told_when_connecting() {
+async fn a_user_without_the_right_to_wait_is_refused_when_connecting() {
     let group = group().await;
     for server in [0, 1] {
         let words = ["ACL", "SETUSER", "u", "on", ">pw", "+@all", "-wait", "~*", "&*"];
@@ -299,14 +295,14 @@ async fn in_a_cluster_a_grant_that_no_replica_knows_is_undone() {
     let ours = claim(&name, 60_000);
     let fault = locks.try_acquire(&ours).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
-    assert!(tells_of_replicas(&fault));
+    assert!(names_replicas(&fault));
     assert_eq!(cluster.member(0).command(&["EXISTS", &name]).text(), "0", "nobody has it");
     assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     cluster.member(3).cont();
     granted(connect_to(&cluster, "30s").await.try_acquire(&claim(&name, 60_000)).await);
 }
 
-fn tells_of_replicas(fault: &Fault) -> bool {
+fn names_replicas(fault: &Fault) -> bool {
     let why = fault.repeated().into_source().to_string();
     why.contains("0 replicas") && why.contains("min_replicas is 1")
 }
@@ -334,12 +330,12 @@ async fn a_renewal_follows_its_slot_and_waits_for_the_replica_there() {
     cluster.member(4).stop();
     let fault = renew(&in_haste, &held).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::Unknown, FaultKind::Unavailable));
-    assert!(tells_of_replicas(&fault));
-    assert_eq!(in_haste.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    assert!(names_replicas(&fault));
+    release(&in_haste, &held).await;
 }
 
 #[tokio::test]
-async fn in_a_cluster_what_was_acknowledged_survives_a_master_that_hangs() {
+async fn in_a_cluster_an_acknowledged_lock_survives_a_hung_master() {
     let cluster = masters_with_replicas().await;
     let (locks, in_haste) = (connect_to(&cluster, "30s").await, connect_to(&cluster, "20ms").await);
     let mut names = names_at(&cluster, 0);
@@ -354,7 +350,7 @@ async fn in_a_cluster_what_was_acknowledged_survives_a_master_that_hangs() {
     };
     until(
         "the one that took over answers",
-        async || matches!(bounded(&held).await, Ok(Err(fault)) if tells_of_replicas(&fault)),
+        async || matches!(bounded(&held).await, Ok(Err(fault)) if names_replicas(&fault)),
     )
     .await;
     assert_eq!(cluster.member(3).command(&["EXISTS", &name]).text(), "1", "it is there");

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lock_core::Locker;
 use lock_core::backend::{ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, Locker};
 use redis::Script;
 use test_servers::Monitor;
 
 use crate::support::{Server, claim, eventually, renew, win};
-use lock_core::Backend;
 
 const TTL: Duration = Duration::from_secs(2);
 const PROCESSES: usize = 4;

@@ -3,14 +3,14 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use lock_conformance::helpers::Output;
 use lock_core::backend::{Effect, FaultKind, OnContention, Release, ReleaseMode};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
 use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
-use crate::support::{Server, claim, contended, granted, name};
-use lock_conformance::helpers::Output;
+use crate::support::{Server, claim, contended, granted, name, release};
 
 const LEAST: &str = LEAST_RIGHTS[0];
 const LEAST_IN_ANY_ORDER: &str = LEAST_RIGHTS[1];
@@ -73,7 +73,7 @@ async fn the_documented_rights_suffice() {
 }
 
 #[tokio::test]
-async fn no_lock_is_given_whose_number_cannot_be_stored() {
+async fn no_lock_is_granted_whose_token_cannot_be_stored() {
     let (server, url) = with_user(LEAST);
     let backend = Redis::connect(url).await.unwrap();
     let _: String = server.run("ACL SETUSER locks -set (+set ~app:*)");
@@ -129,7 +129,7 @@ fn without(right: &str) -> String {
 }
 
 #[tokio::test]
-async fn who_does_not_stand_in_line_needs_less() {
+async fn racing_clients_need_fewer_rights() {
     let (_server, url) = with_user(LEAST_IN_ANY_ORDER);
     let locks = Locker::new(Redis::connect(format!("{url}&order=any")).await.unwrap());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
@@ -141,7 +141,7 @@ async fn who_does_not_stand_in_line_needs_less() {
 }
 
 #[tokio::test]
-async fn who_does_not_stand_in_line_may_let_go_where_others_do() {
+async fn racing_clients_may_release_beside_a_queue() {
     let (server, url) = with_user(LEAST_IN_ANY_ORDER);
     let racer = Redis::connect(format!("{url}&order=any")).await.unwrap();
     let others = Redis::connect(format!("redis://127.0.0.1:{}?prefix=app:", server.port())).await;
@@ -156,7 +156,7 @@ async fn who_does_not_stand_in_line_may_let_go_where_others_do() {
     for how in [ReleaseMode::now(), ReleaseMode::after_unknown_outcome()] {
         assert_eq!(racer.release(&late, how).await.unwrap(), Release::NotHeld);
     }
-    assert_eq!(others.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&others, &held).await;
 }
 
 #[tokio::test]

@@ -10,13 +10,7 @@ use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, S
 use lock_redis::Redis;
 use test_servers::{KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGroup};
 
-use crate::support::{acquired, verified};
-
-/// So long that no renewal is due while a test runs.
-const LONG: Duration = Duration::from_secs(300);
-
-/// What a loaded machine may need.
-const SOON: Duration = Duration::from_secs(20);
+use crate::support::{LONG, SOON, acquired, verified};
 
 /// A holder is told within so long after the first Sentinel has named another primary. Who only looked from time to time
 /// would need more.
@@ -70,7 +64,7 @@ fn has(server: &Server, key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_failover_that_knows_the_lock_keeps_it_and_its_line() {
+async fn a_failover_that_knows_the_lock_keeps_it_and_its_queue() {
     let group = group().await;
     let (locks, other) = (connect(&group).await, connect(&group).await);
     assert_eq!(locks.capabilities().loss_push, Support::Present);
@@ -96,7 +90,7 @@ async fn a_failover_that_knows_the_lock_keeps_it_and_its_line() {
 }
 
 /// The primary goes away in some way, with a lock that its replica has not heard of.
-async fn a_lost_lock_is_told_and_fenced(
+async fn check_lost_lock(
     goes: impl FnOnce(&SentinelGroup) + Send + 'static,
     returns: impl FnOnce(&SentinelGroup) + Send + 'static,
 ) {
@@ -138,24 +132,24 @@ async fn a_lost_lock_is_told_and_fenced(
 }
 
 #[tokio::test]
-async fn a_lock_that_died_with_its_primary_is_told_and_fenced() {
+async fn a_lock_lost_with_its_primary_is_notified_and_fenced() {
     let back = |group: &SentinelGroup| group.server(0).restart(KeepData::Yes);
-    a_lost_lock_is_told_and_fenced(|group| group.server(0).kill(), back).await;
+    check_lost_lock(|group| group.server(0).kill(), back).await;
 }
 
 #[tokio::test]
-async fn a_lock_on_a_primary_that_was_stopped_is_told_and_fenced() {
+async fn a_lock_on_a_stopped_primary_is_notified_and_fenced() {
     let back = |group: &SentinelGroup| {
         group.server(0).cont();
         group.heal(0);
     };
-    a_lost_lock_is_told_and_fenced(|group| group.server(0).stop(), back).await;
+    check_lost_lock(|group| group.server(0).stop(), back).await;
 }
 
 #[tokio::test]
-async fn a_lock_on_a_primary_that_does_not_know_that_it_was_replaced_is_told_and_fenced() {
+async fn a_lock_on_a_replaced_primary_is_notified_and_fenced() {
     let back = |group: &SentinelGroup| group.heal(0);
-    a_lost_lock_is_told_and_fenced(|group| group.hide_from_sentinels(0), back).await;
+    check_lost_lock(|group| group.hide_from_sentinels(0), back).await;
 }
 
 #[tokio::test]
@@ -195,7 +189,7 @@ async fn a_failover_by_hand_is_an_outage_and_never_contention() {
 
 /// Checks that another runtime, which has the connection by then, listens again.
 #[tokio::test]
-async fn who_listens_ends_with_its_runtime_and_somebody_else_listens_then() {
+async fn a_listener_that_ends_with_its_runtime_is_replaced() {
     let group = group().await;
     let mut first = tokio::runtime::Builder::new_multi_thread();
     let first = first.worker_threads(1).enable_all().build().unwrap();
@@ -276,7 +270,7 @@ async fn a_primary_that_demands_replicas_gives_nothing_without_them() {
 }
 
 #[tokio::test]
-async fn a_minority_of_sentinels_replaces_nobody_and_locks_go_on() {
+async fn a_minority_of_sentinels_replaces_no_primary_and_locks_go_on() {
     let group = group().await;
     let (before, primary) = (connect(&group).await, group.server(0));
     let guard = hold(&before).await;
@@ -341,7 +335,7 @@ async fn a_sentinel_that_names_an_old_primary_is_not_believed() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_sentinels_is_said() {
+async fn errors_name_the_failure_of_the_sentinels() {
     let group = group().await;
     let (sentinel, server) = (group.sentinel(0).addr(), group.server(0).addr());
     let unknown = refused(&format!("redis+sentinel://{sentinel}/nobody")).await;

@@ -19,10 +19,12 @@ const AT_A_TIME: usize = 50;
 const ALONE: &str = "SOAK_ALONE";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_run_leaves_nothing() {
+async fn a_long_run_leaves_no_residue() {
     if std::env::var_os(ALONE).is_none() {
         let mut alone = Command::new(std::env::current_exe().expect("this is a program"));
-        alone.args(["--exact", "soak::a_long_run_leaves_nothing", "--nocapture"]).env(ALONE, "1");
+        alone
+            .args(["--exact", "soak::a_long_run_leaves_no_residue", "--nocapture"])
+            .env(ALONE, "1");
         let output = alone.output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stdout);
         let is_ok = output.status.success() && said.contains("1 passed");

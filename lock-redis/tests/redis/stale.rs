@@ -10,7 +10,7 @@ use lock_core::{Backend, Locker};
 use lock_redis::Redis;
 use test_servers::Step;
 
-use crate::support::{Server, claim, contended, eventually, name, win};
+use crate::support::{Server, claim, contended, eventually, name, release, win};
 
 /// So long that no waiter polls by itself while a test runs.
 const LONG: u64 = 300_000;
@@ -139,7 +139,7 @@ async fn stale_entries_of_a_live_process_cost_one_round_trip() {
         let took = scene.standstill(&locks, &next).await;
         println!("{count} stale entries of a live process: {took:?}");
         assert!(took < CLAIM_LEASE, "{took:?} with {count} stale entries");
-        assert_eq!(locks.release(&next, ReleaseMode::now()).await.unwrap(), Release::Released);
+        release(&locks, &next).await;
         let woken = tokio::time::timeout(TOO_LATE, other.wait(&last)).await.expect("it is called");
         assert!(matches!(woken.unwrap(), Wake::Granted(_)));
     }

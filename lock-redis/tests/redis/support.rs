@@ -6,10 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use lock_conformance::helpers::*;
+use lock_core::backend::{Claim, Release, ReleaseMode};
 use lock_core::clock::Moment;
-use lock_core::{Lock, LockGuard};
+use lock_core::{Backend, Lock, LockGuard};
 use lock_redis::Redis;
 use test_servers::{KeepData, Persistence, RedisOptions, Session, Step};
+
+/// A lease that outlasts every test: it does not end, and no renewal or poll of it is due.
+pub(crate) const LONG: Duration = Duration::from_secs(300);
+
+/// The longest wait for an event on a loaded machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Until its connection has followed: an attempt that began before a failover was known fails after it.
 pub(crate) async fn verified(guard: &LockGuard) {
@@ -32,6 +39,11 @@ pub(crate) async fn acquired(lock: &Lock) -> LockGuard {
     })
     .await;
     guard.expect("it was waited for")
+}
+
+/// Releases a held lock.
+pub(crate) async fn release(locks: &Redis, held: &Claim) {
+    assert_eq!(locks.release(held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 /// Returns true if a replica in a cluster has the key.

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::process::Command;
 use std::time::Duration;
 
+use lock_conformance::helpers::Output;
 use lock_conformance::proxy::{Direction, Fault, Match, Proxy};
 use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::Moment;
@@ -12,14 +13,10 @@ use lock_redis::{Config, Redis};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 
 use crate::certificates::{AUTHORITY, Certificates, NO_AUTHORITY, OF_THIS_HOST};
-use crate::support::{claim, contended, eventually, granted, renew, win};
-use lock_conformance::helpers::Output;
+use crate::support::{SOON, claim, contended, eventually, granted, release, renew, win};
 
 const LONG: u64 = 300_000;
 const PASSWORD: &str = "hunter2secret";
-
-/// An answer takes milliseconds, and an attempt to connect three seconds at most.
-const SOON: Duration = Duration::from_secs(20);
 
 /// Both are to say so: the error alone, and with its cause.
 async fn refused(config: impl AsRef<str>) -> (Error, String) {
@@ -82,7 +79,7 @@ async fn authorities_can_be_given_in_memory_and_several_in_one_file() {
 }
 
 #[tokio::test]
-async fn a_server_may_ask_who_its_clients_are() {
+async fn a_server_may_require_client_certificates() {
     let certificates = Certificates::new().with_stranger().with_employee();
     certificates.join(&["client.key", "client.pem"], "all.pem");
     for version in ["TLSv1.2", "TLSv1.3"] {
@@ -174,7 +171,7 @@ async fn nothing_is_sent_in_the_clear() {
 }
 
 #[tokio::test]
-async fn the_wrong_scheme_is_told() {
+async fn a_wrong_scheme_is_reported() {
     let certificates = Certificates::new();
     let (server, port) = certificates.server("good", &[]);
     let (error, shown) = refused(format!("redis://127.0.0.1:{port}")).await;
@@ -187,7 +184,7 @@ async fn the_wrong_scheme_is_told() {
 }
 
 #[tokio::test]
-async fn servers_hear_by_which_name_they_are_called() {
+async fn servers_receive_the_name_of_the_url() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let hearing = tokio::task::spawn_blocking(move || {
@@ -206,7 +203,7 @@ async fn servers_hear_by_which_name_they_are_called() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_cut_without_goodbye_is_unknown() {
+async fn a_connection_cut_without_a_tls_close_has_an_unknown_outcome() {
     let certificates = Certificates::new();
     let (server, port) = certificates.server("good", &[]);
     let proxy = Proxy::start(([127, 0, 0, 1], port).into()).unwrap();
@@ -316,13 +313,13 @@ async fn a_queued_claim_waits_while_certificates_are_replaced() {
         write(file, whole);
         eventually(|| format!("{locks:?}").contains("connected: true")).await;
     }
-    assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    release(&holder, &held).await;
     let served = tokio::time::timeout(SOON, waiting).await.expect("it is served");
     served.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_no_certificate_is_refused_before_the_server_is_asked() {
+async fn a_malformed_certificate_is_refused_before_any_request() {
     let certificates = Certificates::new();
     let (_server, port) = certificates.server("good", &[]);
     let proxy = Proxy::start(([127, 0, 0, 1], port).into()).unwrap();

@@ -45,7 +45,7 @@ async fn woken(resting: JoinHandle<Wake>) {
 }
 
 #[tokio::test]
-async fn whatever_frees_the_lock_wakes() {
+async fn every_end_of_a_hold_wakes_waiters() {
     let server = Server::start();
     let locks = server.client_in_any_order().await;
     assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
@@ -109,7 +109,7 @@ async fn the_end_of_a_foreign_hold_wakes() {
 }
 
 #[tokio::test]
-async fn a_holder_of_another_kind_is_watched_as_such() {
+async fn a_new_holder_is_watched_by_its_kind() {
     let server = Server::start();
     let (locks, elsewhere) =
         (server.client_in_any_order().await, server.client_in_any_order().await);
@@ -183,7 +183,7 @@ async fn waiting_costs_nothing_while_the_holder_renews() {
 }
 
 #[tokio::test]
-async fn who_gives_up_a_race_wakes_nobody() {
+async fn a_racing_claim_that_gives_up_wakes_no_waiter() {
     let server = Server::start();
     let (locks, elsewhere) =
         (server.client_in_any_order().await, server.client_in_any_order().await);
@@ -203,7 +203,7 @@ async fn who_gives_up_a_race_wakes_nobody() {
 }
 
 #[tokio::test]
-async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
+async fn a_waiter_without_a_release_key_polls() {
     let server = Server::start();
     let locks = server.client_in_any_order().await;
     let elsewhere = server.client_in_any_order().await;
@@ -296,7 +296,7 @@ async fn many_waiters_of_many_processes_are_all_served() {
 }
 
 #[tokio::test]
-async fn where_there_are_no_signals_waiters_look() {
+async fn without_signals_waiters_poll() {
     let server = Server::start();
     let _: String = server.run("ACL SETUSER quiet on >secret ~* +@all -client|tracking");
     let url = format!("redis://quiet:secret@127.0.0.1:{}?order=any", server.port());

@@ -32,7 +32,7 @@ fn simulate(seed: u64) -> Run {
 }
 
 #[test]
-fn no_run_breaks_a_promise() {
+fn no_run_violates_a_guarantee() {
     let test = "-p lock-redis --features __simulation --test simulation no_run";
     let sum = Seeds::of_test(test, RUNS).run(simulate);
     println!("{sum}");
@@ -55,7 +55,7 @@ fn a_seed_is_one_run() {
 
 /// The stand-in is one: whatever it was asked in some runs, a server is asked as well, at the same times of its clock.
 #[test]
-fn the_stand_in_answers_as_a_server_does() {
+fn the_simulated_server_answers_as_a_real_one() {
     let mut original = Original::start();
     // A server as it is found most often.
     for seed in (0..24).filter(|seed| !World::is_newer(*seed)) {
