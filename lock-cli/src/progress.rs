@@ -124,7 +124,7 @@ impl<'a> Progress<'a> {
         match self.format {
             Format::Silent | Format::Terminal => {}
             Format::Lines => {
-                print_message(&format!("acquired lock {} after {}", self.name, rounded(waited)))
+                print_message(&format!("acquired lock {} after {}", self.name, rounded(waited)));
             }
             Format::Json => Self::write_event(&Event {
                 waited_ms: Some(millis(waited)),
