@@ -4,7 +4,7 @@ use lock_any::{Locker, Memory};
 
 use super::run_scripts;
 
-/// Each test has a lock space of its own, without a server.
+// Each test has a lock space of its own, without a server.
 #[tokio::test]
 async fn a_second_call_does_not_wait_for_ever() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
