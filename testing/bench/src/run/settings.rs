@@ -10,10 +10,10 @@ use super::peer::Lib;
 #[derive(Args, Debug)]
 pub(crate) struct Settings {
     /// The number of measurements of each time, 1 to 1000
-    #[arg(long, default_value = "5", value_parser = within(1, 1000), allow_negative_numbers = true)]
+    #[arg(long, default_value = "5", value_parser = within(1_usize, 1000), allow_negative_numbers = true)]
     pub(crate) rounds: usize,
     /// The duration of one measurement of pairs, 0.01 to 30
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = within(0.01, 30.0))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = within(0.01_f64, 30.0))]
     #[arg(allow_negative_numbers = true)]
     pub(crate) seconds: f64,
     /// The delay of the relay in each direction, which is also tripled, 1 to 500
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) no_pin: bool,
     /// The limit for the share of all processors that other processes use, in per cent. A
     /// measurement above it is discarded
-    #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = within(0.0, 100.0))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = within(0.0_f64, 100.0))]
     #[arg(allow_negative_numbers = true)]
     pub(crate) foreign: f64,
     /// Makes the order of measurements repeatable [default: random]
