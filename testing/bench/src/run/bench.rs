@@ -102,8 +102,9 @@ impl<'a> Bench<'a> {
 
     /// Returns the result of measuring one library.
     ///
-    /// Returns `None` and adds a note if the library does not support the measurement. The same holds
-    /// for a failure or a broken promise of another project's library, which costs only its own row.
+    /// Returns `None` and adds a note if the library does not support the measurement. The same
+    /// holds for a failure or a broken promise of another project's library, which costs only its
+    /// own row.
     pub(crate) fn unless_unsupported<T>(
         &mut self,
         workload: &str,
