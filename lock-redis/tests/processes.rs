@@ -1,4 +1,4 @@
-//! Clients in processes of their own, which are stopped, killed, or end in odd ways.
+//! Clients in processes of their own that are stopped, killed, or end in unusual ways.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use lock_redis::Redis;
 use test_servers::peers::holders;
 use test_servers::{Redis as Server, RedisOptions};
 
-/// What a loaded machine may need.
+/// The delay that a loaded machine may add.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// So long that nobody's own next look comes while a trial runs.
+/// A lease that outlasts every test: no poll of a waiter is due.
 const LONG: Duration = Duration::from_secs(300);
 
-/// How long a lock that was sent waits for a word of its owner.
+/// The time for which a sent lock waits for a request of its owner.
 const CLAIM_LEASE: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -53,7 +53,7 @@ async fn killed() -> Result<(), Failed> {
     eventually(|| channels(&server) == 1).await;
     let owner = guard.owner().expose();
     guard.release().await?;
-    // Given to the one who lives by the release itself.
+    // The release itself granted the lock to the process that is alive.
     let holder = said(&server, "GET n");
     assert!(!holder.starts_with(&*owner));
     let guard = within(SLACK, waiting).await???;
@@ -82,7 +82,7 @@ async fn stopped() -> Result<(), Failed> {
     let guard = within(CLAIM_LEASE + SLACK, waiting).await???;
     let took = Moment::now().saturating_since(released);
     println!("a stopped process with {WAITERS} waiters cost {took:?}");
-    // It goes on, and all of its waiters are served after all.
+    // It continues, and all of its waiters are served after all.
     process.cont();
     eventually(|| waiting_in(&server) == WAITERS).await;
     guard.release().await?;
@@ -103,7 +103,7 @@ fn waiting_in(server: &Server) -> usize {
     said(server, "ZCARD {n}%queue").parse().expect("a number")
 }
 
-/// Returns the number of processes that listen.
+/// Returns the number of processes that are subscribed.
 fn channels(server: &Server) -> usize {
     said(server, "PUBSUB CHANNELS").lines().count()
 }

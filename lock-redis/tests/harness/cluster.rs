@@ -20,10 +20,11 @@ mod least_rights;
 
 use least_rights::{LEAST_RIGHTS, rights_to_delete};
 
-/// The first address at which members are found beyond a network.
+/// The first address at which members are found across a network.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 
-/// Those that need long, those where waiters race, and those with replicas, only with `CLUSTER_LAWS=all`.
+/// Returns the suites. Slow checks, checks with racing waiters, and those with replicas run only
+/// with `CLUSTER_LAWS=all`.
 pub(crate) fn suites() -> Vec<Suite> {
     let fifo = ("order=fifo", Wakeup::HandOff);
     let suites = suites_of("redis_cluster", 0, fifo);
@@ -31,14 +32,15 @@ pub(crate) fn suites() -> Vec<Suite> {
         return suites.into_iter().map(|suite| suite.only(|law| !law.is_slow)).collect();
     }
     let racing = suites_of("redis_cluster_in_any_order", 0, ("order=any", Wakeup::Signal));
-    // As long as the laws can have their usual leases: replicas of a busy machine are slow.
+    // As long as the usual leases of the laws allow: replicas of a busy machine are slow.
     let asking = ("min_replicas=1&min_replicas_timeout=490ms", Wakeup::Signal);
     let with_replicas = suites_of("redis_cluster_with_replicas", 1, asking);
     [suites, racing, with_replicas].into_iter().flatten().collect()
 }
 
-/// In a cluster that is shared, and in clusters of their own for what stops and kills them. Clients have these options
-/// in their URL, and have to declare that.
+/// Returns the suite on a shared cluster, and the suite on clusters of their own, whose members are
+/// stopped and killed. `clients` are the options of the URL and the wake-up that clients declare
+/// for them.
 fn suites_of(name: &str, replicas: usize, clients: (&'static str, Wakeup)) -> [Suite; 2] {
     let start = move || Arc::new(RedisCluster::start(&options(), 3, replicas));
     let cluster = start();
@@ -56,19 +58,20 @@ fn options() -> RedisOptions {
         .replace("+publish +subscribe", "+spublish +ssubscribe +cluster|slots +asking");
     let rights = format!("{rights} {} +wait", rights_to_delete());
     let options = rights.split_whitespace().fold(user, RedisOptions::and);
-    // Members tell their ports alone, so a client finds each of them at the address at which it found the first one.
+    // Members announce their ports alone, so a client finds each at the address of the first.
     let options = options.setting("cluster-preferred-endpoint-type", "unknown-endpoint");
     options.setting("repl-diskless-sync-delay", "0")
 }
 
 struct InCluster {
     cluster: Arc<RedisCluster>,
-    /// It may be stopped: nobody else uses it.
+    /// No other trial uses it, so it may be stopped.
     is_alone: bool,
-    /// Before all members, which are found in it at the address at which the first one was, on their own ports.
+    /// In front of all members. They are found there at the address of the first one, each on its
+    /// own port.
     network: Network,
     prefix: String,
-    /// Options of the URL, and what clients have to declare for that.
+    /// Options of the URL, and the wake-up that clients declare for them.
     clients: (&'static str, Wakeup),
 }
 
@@ -110,7 +113,7 @@ impl Harness for InCluster {
     }
 
     async fn evict(&self, name: &LockName) -> bool {
-        // The names of the checks are plain, so they are the keys.
+        // The names in the checks are plain, so they are the keys.
         let key = format!("{}{}", self.prefix, name.as_str());
         let home = self.cluster.member(self.cluster.home(&key));
         home.command(&["DEL", &key]) == Reply::Integer(1)

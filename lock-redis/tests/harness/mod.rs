@@ -1,5 +1,4 @@
-//! A real server as the laws want it: with a network that can be broken, and a process that can be
-//! stopped.
+//! A real server for the laws: its network can be broken, and its process can be stopped.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +19,15 @@ mod least_rights;
 
 use least_rights::{LEAST_RIGHTS, rights_to_delete};
 
-/// The first one is a server as it is found most often. Those that wait in other ways, or for longer, what takes
-/// long behind Sentinels, and most of what replicas have to know of, only with `REDIS_LAWS=all`.
+/// Returns the suites. The first is the usual server. Other ways of waiting, slow checks behind
+/// Sentinels, and most checks with replicas run only with `REDIS_LAWS=all`.
 pub(crate) fn suites() -> Vec<Suite> {
     let mut suites = vec![
         Suite::new("redis", || Box::new(OnServer::new())),
         Suite::new("redis_in_any_order", || Box::new(OnServer::in_any_order())),
     ];
     let sentinels = by_sentinels("redis_by_sentinel", "");
-    // As long as the laws can have their usual leases: replicas of a busy machine are slow.
+    // As long as the usual leases of the laws allow: replicas of a busy machine are slow.
     let with_replicas = "&min_replicas=1&min_replicas_timeout=490ms";
     let with_replicas = by_sentinels("redis_with_replicas", with_replicas);
     if std::env::var("REDIS_LAWS").as_deref() != Ok("all") {
@@ -46,14 +45,15 @@ pub(crate) fn suites() -> Vec<Suite> {
     suites
 }
 
-/// Those that waiting for replicas could break, as far as they are quickly checked: who has a grant, from when it
-/// counts, what a renewal and a release come to, tokens, who is next, and an attempt that is cut.
+/// The fast checks that waiting for replicas could break: the holder, the start of a grant, the
+/// outcomes of a renewal and a release, tokens, the next waiter, and an attempt that is cut.
 const WITH_REPLICAS: [&str; 14] = [
     "1.1", "1.2", "1.3", "2.2", "2.3", "2.5", "4.2", "4.3", "4.5", "5.1", "5.2", "6.3", "8.1",
     "12.1",
 ];
 
-/// On shared servers, and on servers of their own for what stops and kills them.
+/// Returns the suite on shared servers, and the suite on servers of their own, which are stopped
+/// and killed.
 fn by_sentinels(name: &str, options_of_url: &'static str) -> [Suite; 2] {
     let shared = Suite::new(name, move || Box::new(BySentinel::new(options_of_url)));
     let alone =
@@ -64,15 +64,15 @@ fn by_sentinels(name: &str, options_of_url: &'static str) -> [Suite; 2] {
 struct OnServer {
     server: Server,
     network: Network,
-    /// A second network, with nothing but its length, for every client.
+    /// A second network for every client, which only adds delay.
     far_away: Option<Proxy>,
     /// An option of the URL.
     order: &'static str,
-    /// What clients have to declare for that.
+    /// The wake-up that clients declare for that.
     wakeup: Wakeup,
 }
 
-/// The clients are a user with no rights but the documented ones.
+/// The credentials of the clients: a user with the documented rights and no others.
 const USER: &str = "locks:secret";
 const PREFIX: &str = "app:";
 
@@ -81,12 +81,12 @@ impl OnServer {
         Self::with_user(LEAST_RIGHTS[0], "fifo", Wakeup::HandOff)
     }
 
-    /// Waiters race for the lock.
+    /// Creates servers whose waiters race for the lock.
     fn in_any_order() -> Self {
         Self::with_user(LEAST_RIGHTS[1], "any", Wakeup::Signal)
     }
 
-    /// Waiters have to look from time to time.
+    /// Creates servers without signals, so that waiters poll.
     fn without_signals() -> Self {
         let rights = format!("{} -client|tracking", LEAST_RIGHTS[1]);
         Self::with_user(&rights, "any", Wakeup::Poll)
@@ -98,7 +98,7 @@ impl OnServer {
         Self { server, network, far_away: None, order, wakeup }
     }
 
-    /// All clients are some milliseconds away.
+    /// Puts all clients some milliseconds away.
     fn far_away(mut self) -> Self {
         let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
         line.set(Fault::delay(Duration::from_millis(3)));
@@ -114,7 +114,7 @@ impl OnServer {
     }
 }
 
-/// The user is there from the start, so that it is there after a restart as well.
+/// Returns the options of a server. The user exists from the start, and so after a restart as well.
 fn options(rights: &str) -> RedisOptions {
     let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
     rights
@@ -135,7 +135,7 @@ impl Harness for OnServer {
     }
 
     async fn evict(&self, name: &LockName) -> bool {
-        // The names of the checks are plain, so they are the keys.
+        // The names in the checks are plain, so they are the keys.
         self.server.command(&["DEL", &format!("{PREFIX}{}", name.as_str())]) == Reply::Integer(1)
     }
 
@@ -156,12 +156,12 @@ impl Harness for OnServer {
     }
 }
 
-/// A lock space on servers that Sentinels watch over.
+/// A lock space on servers with Sentinels.
 struct BySentinel {
     group: Arc<SentinelGroup>,
-    /// It may be stopped: nobody else uses these servers.
+    /// No other trial uses these servers, so they may be stopped.
     is_alone: bool,
-    /// Before the primary and all Sentinels.
+    /// In front of the primary and all Sentinels.
     network: Network,
     prefix: String,
     url: String,
@@ -169,7 +169,7 @@ struct BySentinel {
 }
 
 impl BySentinel {
-    /// All that are there at the same time share the servers.
+    /// Creates a lock space. All lock spaces at the same time share the servers.
     fn new(options_of_url: &str) -> Self {
         static GROUP: Mutex<Weak<SentinelGroup>> = Mutex::new(Weak::new());
 
@@ -179,7 +179,8 @@ impl BySentinel {
         Self::with(group, options_of_url)
     }
 
-    /// It has servers of its own, and nobody replaces the primary: what becomes of locks then is another matter.
+    /// Creates a lock space on servers of its own. The primary is never replaced: a failover is not
+    /// part of these checks.
     fn alone(options_of_url: &str) -> Self {
         let group = group();
         group.replace_nobody();
@@ -193,7 +194,8 @@ impl BySentinel {
         let prefix = format!("{PREFIX}{space}/");
         let options = format!("?prefix={prefix}{options_of_url}");
         let line = Proxy::start(group.server(0).addr()).expect("a proxy can be started");
-        // Sentinels name one address to everybody, so who is on that side of the network asks for another name.
+        // Sentinels report one address to all clients, so clients beyond the network ask for
+        // another service.
         let service = format!("beyond-{space}");
         group.name_beyond(&service, &line);
         let way = |it: &Sentinel| line.also(it.addr()).expect("another way can be opened");

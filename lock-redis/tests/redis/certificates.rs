@@ -1,4 +1,4 @@
-//! Certificates of our own, and servers that have them.
+//! Certificates of our own, and servers that use them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,11 +13,12 @@ pub(crate) const OF_THIS_HOST: &str = "subjectAltName=IP:127.0.0.1";
 pub(crate) const AUTHORITY: &str = "basicConstraints=critical,CA:TRUE";
 pub(crate) const NO_AUTHORITY: &str = "basicConstraints=CA:FALSE";
 
-/// Authorities, and what they vouch for. This host goes by its address: a bare system has no names.
+/// Authorities and the certificates that they signed. This host is named by its address: a bare
+/// system has no names.
 pub(crate) struct Certificates(TempDir);
 
 impl Certificates {
-    /// Creates an authority, a server and a client.
+    /// Creates an authority, and certificates of a server and a client.
     pub(crate) fn new() -> Self {
         let these = Self(tempfile::tempdir().unwrap());
         these.self_signed("ca", &[AUTHORITY]);
@@ -26,14 +27,14 @@ impl Certificates {
         these
     }
 
-    /// A client of another authority.
+    /// Adds a client of another authority.
     pub(crate) fn with_stranger(self) -> Self {
         self.self_signed("other", &[AUTHORITY]);
         self.issue("stranger", "other", NO_AUTHORITY, 30);
         self
     }
 
-    /// A client of an authority that the first one vouches for, in `chain.pem` together with it.
+    /// Adds a client of an intermediate authority, in `chain.pem` together with that authority.
     pub(crate) fn with_employee(self) -> Self {
         self.issue("department", "ca", AUTHORITY, 30);
         self.issue("employee", "department", NO_AUTHORITY, 30);
@@ -81,7 +82,7 @@ impl Certificates {
         std::fs::write(self.path(file), content).unwrap();
     }
 
-    /// Returns the files of a server that has the certificate of that name.
+    /// Returns the files of a server with the certificate of that name.
     pub(crate) fn files(&self, name: &str) -> TlsFiles {
         let file = |end: &str| self.path(&format!("{name}.{end}"));
         TlsFiles { certificate: file("pem"), key: file("key"), authority: self.path("ca.pem") }
@@ -97,7 +98,7 @@ impl Certificates {
         (server, port)
     }
 
-    /// `options` with a place holder for the directory.
+    /// Returns the URL with these `options`, in which `@` stands for the directory.
     pub(crate) fn url(&self, port: u16, options: &str) -> String {
         let options = options.replace('@', self.0.path().to_str().unwrap());
         format!("rediss://127.0.0.1:{port}?{options}")

@@ -1,4 +1,4 @@
-//! Clocks that are wrong: the server's, which ends the leases, and ours, which must not matter.
+//! Wrong clocks: the server's, which ends the leases, and the client's, which must not matter.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -18,7 +18,8 @@ use crate::support::{SOON, Server, claim, contended, eventually, name, win};
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A holder that was cut off right after it got the lock: nothing of it reaches the server any more.
+/// Returns a holder that was partitioned right after its grant: none of its requests reaches the
+/// server any more.
 async fn hold_cut_off(server: &Server, lock: &str, ttl: Duration) -> (LockGuard, Proxy) {
     let (proxy, url) = server.proxied();
     let locks = Locker::new(Redis::connect(url).await.unwrap());
@@ -42,14 +43,14 @@ async fn a_step_forward_admits_others_and_notifies_the_holder() {
     server.step_clock(Step::Forward(Duration::from_secs(50)));
     let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
     assert!(expires_in <= Duration::from_secs(10), "{expires_in:?}");
-    // A renewal in time makes up for it.
+    // A renewal in time corrects it.
     guard.verify().await.unwrap();
     assert!(server.pttl("n") > 50_000);
     server.step_clock(Step::Forward(Duration::from_secs(70)));
     let next = hold(&other, MINUTE).await;
     assert!(guard.is_held(), "that the clock is right was assumed");
     gate.admit(next.fencing_token().unwrap(), |log| log.push("second")).unwrap();
-    // Fencing is what is left, and it holds.
+    // Fencing still holds.
     let late = gate.admit(guard.fencing_token().unwrap(), |log| log.push("late"));
     assert_eq!(late.unwrap_err().kind(), ErrorKind::FenceRegressed);
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -93,10 +94,10 @@ async fn a_step_back_delays_waiters_and_hangs_none() {
     let looks = server.calls("evalsha");
     let waiting = Locker::new(other).lock("n").unwrap().ttl(ttl);
     let waiter = tokio::spawn(async move { waiting.acquire().await });
-    // It does not sleep for as long as the server says.
+    // It does not sleep for as long as the server reports.
     eventually(|| server.calls("evalsha") >= looks + 3).await;
     assert!((since + ttl).has_passed() && !waiter.is_finished(), "late, never early");
-    // So it finds out by itself when somebody puts the clock right, which wakes nobody.
+    // So it notices by itself that an operator corrects the clock, which sends no wake-up.
     server.step_clock(Step::Forward(Duration::from_secs(100)));
     let next = tokio::time::timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
     assert!(next.is_held());
@@ -137,8 +138,8 @@ async fn tokens_grow_though_the_clock_goes_back_while_the_data_are_kept() {
     }
 }
 
-/// Takes the lock of a holder that was cut off, as soon as it lapses. The holder, and by how much it
-/// was overtaken: how much of its time it had left.
+/// Takes the lock of a partitioned holder as soon as it expires. Returns the holder, and how much
+/// of its time it had left.
 async fn overtake(server: Arc<Server>, lock: String, ttl: Duration) -> Overtaken {
     let other = server.client().await;
     let (holder, _proxy) = hold_cut_off(&server, &lock, ttl).await;
@@ -151,7 +152,7 @@ async fn overtake(server: Arc<Server>, lock: String, ttl: Duration) -> Overtaken
                 let next = grant.token.unwrap();
                 return Overtaken { early, holder: holder.fencing_token().unwrap(), next };
             }
-            // More and more often, to be there when it ends.
+            // More and more often, to poll at the moment when it ends.
             Attempt::Contended { expires_in } => sleep(expires_in.unwrap() / 2).await,
         }
     }
@@ -201,13 +202,13 @@ async fn a_clock_five_per_cent_fast_leaves_fencing_alone() {
         if overtaken.iter().any(|one| !one.early.is_zero()) {
             return;
         }
-        // It takes somebody who is there in those 80 ms.
+        // A holder that is alive in those 80 ms needs it.
         assert!(!end.has_passed(), "is the clock fast at all?");
         let _: String = server.run("FLUSHALL");
     }
 }
 
-/// A process whose wall clock is wrong, and that does as it is told.
+/// A process with a wrong wall clock, which follows orders.
 struct Misled {
     process: Child,
     orders: ChildStdin,
@@ -229,7 +230,7 @@ impl Misled {
 
     fn ask(&mut self, order: &str) -> String {
         writeln!(self.orders, "{order}").unwrap();
-        // What else is printed there is not for us.
+        // Other output is not an answer.
         let mut answers = self.answers.by_ref().map_while(Result::ok);
         let mut seen = Vec::new();
         loop {
@@ -242,13 +243,14 @@ impl Misled {
     }
 }
 
-/// Not a test by itself: in a process of its own, started by the next one, it takes locks as it is told.
+/// Takes locks as ordered, in a process of its own. It is no test by itself: the next test starts
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn helper_with_a_wrong_clock() {
     let Ok(url) = std::env::var("CLOCKS_HELPER") else { return };
     let locks = Locker::new(Redis::connect(url).await.unwrap());
     let mut guards = HashMap::new();
-    // Until whoever started it is gone.
+    // Until the process that started it ends.
     while let Some(Ok(order)) = tokio::task::block_in_place(|| std::io::stdin().lines().next()) {
         let (verb, lock) = order.split_once(' ').unwrap();
         let answer = match verb {
@@ -271,7 +273,7 @@ async fn helper_with_a_wrong_clock() {
     }
 }
 
-/// Of the locks of the process that is misled.
+/// The lease of the locks of that process.
 const TTL: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -291,14 +293,14 @@ async fn the_wall_clock_of_a_client_does_not_matter() {
         let true_time = i64::try_from(wall().as_secs()).unwrap();
         assert!((shown - true_time - offset).abs() < 30, "it believes in {shown}");
         assert_eq!(misled.ask("look n"), "true None true");
-        // It renews, neither late nor in a frenzy.
+        // It renews neither late nor too often.
         let (began, renewals) = (Moment::now(), server.calls("pexpire"));
         eventually(|| server.calls("pexpire") >= renewals + 2).await;
         assert!(Moment::now().saturating_since(began) > TTL / 4);
         assert!(server.pttl("n") > 0 && server.pttl("n") <= 3000);
         contended(other.try_acquire(&claim("n", 1000)).await);
         assert_eq!(misled.ask("look n"), "true None true");
-        // Waiting for somebody who has crashed: neither too long nor too short.
+        // Waiting for a crashed holder: neither too long nor too short.
         let mut crashed = claim("crashed", 1000);
         let since = win(&other, &mut crashed).await.since;
         let token: u64 = misled.ask("take crashed").parse().unwrap();

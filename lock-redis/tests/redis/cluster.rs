@@ -1,4 +1,4 @@
-//! Locks in a cluster: where they are, and what becomes of them when slots move and masters end.
+//! Locks in a cluster: their masters, and their state when slots move and masters end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::support::{claim, contended, eventually, granted, release, renew, unti
 
 pub(crate) const LONG: u64 = 300_000;
 
-/// What a loaded machine may need.
+/// The longest wait for an event on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-/// A majority takes so long, in ms, to believe that a master is gone.
+/// The time in ms after which a majority considers a master failed.
 const NODE_TIMEOUT: &str = "1000";
 
 fn masters() -> RedisCluster {
@@ -41,7 +41,7 @@ pub(crate) async fn connect(cluster: &RedisCluster) -> Redis {
     Redis::connect(cluster.url()).await.expect("the cluster takes us")
 }
 
-/// Names of locks at the member, in different slots.
+/// Returns names of locks at the member, in different slots.
 pub(crate) fn names_at(cluster: &RedisCluster, member: usize) -> impl Iterator<Item = String> {
     let at = move |name: &String| cluster.home(name) == member;
     (0..).map(|i| format!("n{i}")).filter(at)
@@ -77,7 +77,7 @@ async fn woken(resting: JoinHandle<Wake>) -> Wake {
     tokio::time::timeout(SOON, resting).await.expect("it is woken").expect("no panic")
 }
 
-/// Waits until it holds the lock, as core does.
+/// Waits until the claim holds the lock, as core does.
 pub(crate) async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
     loop {
         if let Ok(Attempt::Acquired(grant)) = locks.try_acquire(claim).await {
@@ -226,8 +226,8 @@ async fn a_lock_that_ended_while_its_slot_moved_is_lost() {
     assert!(matches!(renewal, Ok(Renewal::NotHeld)), "{renewal:?}");
 }
 
-/// Where everything of a lock still is, or is already, a release can be done; but there nobody hears who is next, and what
-/// it has deleted is elsewhere from then on.
+/// Releases a lock while its slot moves: the release works on the member that has all of its keys.
+/// It notifies no waiter there, and the keys that it deleted are on the other member from then on.
 #[tokio::test]
 async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
     for moved in [false, true] {
@@ -282,7 +282,8 @@ async fn waiters_follow_the_slot() {
             let next = (home + 1) % 3;
             cluster.move_slot(slot, home, next);
             if order == "fifo" && round == 0 {
-                // It looks by itself, long before its lease, and is told of the release in one round trip.
+                // It polls by itself, long before its lease ends, and receives the release in one
+                // round trip.
                 let channels = ["PUBSUB", "SHARDCHANNELS"];
                 eventually(|| !cluster.member(next).command(&channels).text().is_empty()).await;
             }
@@ -308,7 +309,8 @@ async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
     }
     let waiter = waiting(&names[0]);
     let resting = queued_waiter(&cluster, &locks, &waiter).await;
-    // The server reads all of it at once: what moves the channel away, and questions on the other connection.
+    // The server reads all of it at once: the command that moves the channel away, and questions on
+    // the other connection.
     let slot = cluster.slot(&names[0]);
     cluster.open_slot(slot, 0, 1);
     let moving = tokio::task::spawn_blocking({
@@ -327,7 +329,7 @@ async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
         });
         for asked in asking.collect::<Vec<_>>() {
             let (name, answer) = asked.await.unwrap();
-            // An answer that cannot be told apart is none.
+            // A reply that may belong to another question is no answer.
             let Ok(state) = answer else { continue };
             answered += 1;
             assert_eq!(state.holders[0].owner, Some(owners[name.as_str()]), "that of another lock");
@@ -341,7 +343,7 @@ async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
     }
 }
 
-/// The name of one lock at each of the masters, held; and what is known of the holds.
+/// Acquires one lock at each of the masters. Returns their names, and the grants.
 pub(crate) async fn hold_everywhere(
     cluster: &RedisCluster,
     locks: &Redis,
@@ -362,7 +364,7 @@ async fn a_replica_takes_over_with_its_data_and_tokens_grow() {
     let holds = hold_everywhere(&cluster, &locks).await;
     let (kept, first) = &holds[0];
     let mut lost = claim(&names_at(&cluster, 0).nth(1).unwrap(), LONG);
-    // What the replica has seen so far is kept, and nothing after that.
+    // The replica keeps the writes that it has seen so far, and no later ones.
     let count = ["DBSIZE"];
     let all = cluster.member(0).command(&count);
     eventually(|| cluster.member(3).command(&count) == all).await;
@@ -390,13 +392,13 @@ async fn a_replica_takes_over_with_its_data_and_tokens_grow() {
     let took = Moment::now().saturating_since(died);
     println!("taken over after {took:?} and {refused} refusals");
     assert!(matches!(renew(&locks, &lost).await, Ok(Renewal::NotHeld)), "it never heard of it");
-    // The other client may hear of it by being refused.
+    // The other client may learn of it from a refusal.
     let again = claim(lost.name.as_str(), LONG);
     assert!(wins_in_the_end(&elsewhere, &again).await > before, "tokens grow all the same");
     for (held, _) in &holds[1..] {
         still_held(&renew(&locks, held).await);
     }
-    // The waiter has followed, and stands in line.
+    // The waiter has followed, and is queued.
     eventually(|| queue(&cluster, kept.name.as_str()) == 1).await;
     assert_eq!(locks.release(kept, ReleaseMode::now()).await.unwrap(), Release::Released);
     let token = tokio::time::timeout(SOON, resting).await.expect("it is sent the lock").unwrap();
@@ -421,7 +423,8 @@ async fn a_master_that_hangs_holds_up_its_own_locks_alone() {
     for (held, _) in &holds[1..] {
         still_held(&renew(&locks, held).await);
     }
-    // Long before the connection would be given up, others are asked who has the slot now.
+    // Long before the connection is given up, the client asks other members for the master of the
+    // slot.
     until("the replica is found", async || {
         matches!(bounded(stopped.clone()).await, Ok(Ok(Renewal::Held(_))))
     })
@@ -457,7 +460,7 @@ async fn a_new_client_locks_while_a_member_is_down() {
     let names = [0, 1, 2].map(|member| names_at(&cluster, member).take(3).collect::<Vec<_>>());
     for gone in 0..3 {
         cluster.member(gone).kill();
-        // Also if it has the keys on which rights are tried out first.
+        // Even if it has the keys of the trial of rights.
         let locks = connect(&cluster).await;
         for (_, names) in names.iter().enumerate().filter(|(member, _)| *member != gone) {
             granted(locks.try_acquire(&claim(&names[gone], LONG)).await);
@@ -468,7 +471,7 @@ async fn a_new_client_locks_while_a_member_is_down() {
     }
 }
 
-/// Returns true if the member reaches all others, as far as it knows.
+/// Returns true if the member believes that it reaches all others.
 fn knows_all(cluster: &RedisCluster, member: usize) -> bool {
     let nodes = cluster.member(member).command(&["CLUSTER", "NODES"]).text();
     nodes.lines().count() == 3 && !nodes.contains("fail") && !nodes.contains("disconnected")
@@ -548,7 +551,7 @@ async fn guards_change_hands_while_slots_move() {
     assert_eq!(tokens.len(), rounds, "a token twice");
 }
 
-/// Has the lock again and again, for as long as its slot moves, and is alone with it each time.
+/// Acquires the lock again and again while its slot moves, and checks that it is alone each time.
 async fn in_turn(
     locks: &Locker,
     inside: &AtomicUsize,
@@ -558,20 +561,20 @@ async fn in_turn(
 
     let mut tokens = Vec::new();
     while tokens.len() < ROUNDS || !moved.load(Ordering::SeqCst) {
-        // The first attempt of whoever comes just now is refused, and nothing is lost by it.
+        // The first attempt of a new client is refused, and nothing is lost by it.
         let guard = match locks.lock("moving")?.ttl(Duration::from_millis(LONG)).acquire().await {
             Err(error) if error.is_retryable() => continue,
             acquired => acquired?,
         };
         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "another one is inside");
         tokens.push(guard.fencing_token());
-        // Time for others to come in, if they could.
+        // Time for other clients to get in, if they could.
         if let Err(error) = guard.verify().await {
             assert!(error.is_retryable(), "{error:?}");
         }
         assert!(guard.is_held());
         assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "another one has come in");
-        // What is refused while the slot moves is done in the background.
+        // A request that is refused while the slot moves continues in the background.
         if let Err(error) = guard.release().await {
             assert!(error.is_retryable(), "{error:?}");
         }

@@ -1,4 +1,4 @@
-//! Clusters whose members do not hear of each other, and what asynchronous replication loses in them.
+//! Clusters whose members are partitioned, and the locks that asynchronous replication loses there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::cluster::{
 };
 use crate::support::{acquired, claim, contended, eventually, renew, until, win};
 
-/// So long that no lease ends, and no renewal is due by itself, while a test runs.
+/// A lease that outlasts every test: it does not end, and no renewal is due.
 const LEASE: Duration = Duration::from_millis(LONG);
 
 async fn cluster(replicas: usize) -> Arc<RedisCluster> {
@@ -22,7 +22,7 @@ async fn cluster(replicas: usize) -> Arc<RedisCluster> {
     Arc::new(tokio::task::spawn_blocking(starting).await.unwrap())
 }
 
-/// Does what takes its time, while the clients of this test go on.
+/// Runs blocking work, while the clients of this test go on.
 async fn meanwhile(cluster: &Arc<RedisCluster>, work: impl FnOnce(&RedisCluster) + Send + 'static) {
     let cluster = Arc::clone(cluster);
     tokio::task::spawn_blocking(move || work(&cluster)).await.unwrap();
@@ -39,7 +39,7 @@ fn is_down(cluster: &RedisCluster, member: usize) -> bool {
     matches!(cluster.member(member).command(&["GET", &name]), Reply::Error(why) if why.starts_with("CLUSTERDOWN"))
 }
 
-/// Waits until the member that has the lock by then knows it.
+/// Waits until the member that has the lock by then knows of it.
 async fn is_held_again(locks: &Redis, held: &Claim) {
     let bound = Duration::from_secs(1);
     until("it is renewed", async || match tokio::time::timeout(bound, renew(locks, held)).await {
@@ -54,7 +54,8 @@ async fn is_held_again(locks: &Redis, held: &Claim) {
     .await;
 }
 
-/// A master goes away in some way, with a lock that its replica has not heard of, and comes back.
+/// Checks a master that fails in some way with a lock that its replica has not received, and that
+/// comes back.
 async fn check_lost_lock(
     goes: impl FnOnce(&RedisCluster) + Send + 'static,
     returns: impl FnOnce(&RedisCluster) + Send + 'static,
@@ -75,7 +76,7 @@ async fn check_lost_lock(
     gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
     meanwhile(&cluster, goes).await;
     eventually(|| says(&cluster, 3, "master")).await;
-    // Its clients may reach the old one all the time.
+    // Its clients may reach the old master all the time.
     is_held_again(&locks, &kept).await;
     let next = acquired(&Locker::new(other).lock(&*lost).unwrap().ttl(LEASE)).await;
     assert!(next.fencing_token() > guard.fencing_token());
@@ -91,7 +92,7 @@ async fn check_lost_lock(
     assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
     meanwhile(&cluster, returns).await;
     eventually(|| says(&cluster, 0, "slave")).await;
-    // What the old one had is gone, and nobody is led back to it.
+    // The data of the old master are gone, and no client returns to it.
     still_held(&renew(&locks, &kept).await);
     next.verify().await.unwrap();
     contended(locks.try_acquire(&claim(&lost, LONG)).await);
@@ -113,7 +114,7 @@ async fn a_lock_on_a_stopped_master_is_notified_and_fenced() {
     check_lost_lock(|cluster| cluster.member(0).stop(), back).await;
 }
 
-/// Checks that clients leave it: all of them reach it, and its map still names itself.
+/// Checks that clients leave the master, though all reach it and its map still names itself.
 #[tokio::test]
 async fn clients_leave_a_master_without_its_majority() {
     let back = |cluster: &RedisCluster| {

@@ -1,4 +1,4 @@
-//! A crowd, and a server that is killed under it: judged from what was recorded.
+//! A crowd, and a server that is killed under it. The recorded history is checked.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,12 +15,13 @@ use crate::support::{Server, eventually};
 const HOLDERS: usize = 100;
 const WAITERS: usize = 1000;
 
-/// Lockers with a connection of their own, as many processes would have.
+/// Lockers with connections of their own, like as many processes.
 const PROCESSES: usize = 20;
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// By when a waiter looks again after an outage: a second, and what a loaded machine needs.
+/// The limit for a waiter's next poll after an outage: one second, and the delay of a loaded
+/// machine.
 const LOOKS_AGAIN_WITHIN: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,13 +71,14 @@ async fn a_killed_server_notifies_holders_and_serves_waiters() {
     println!("{late:?} after the restart, every lock was held again");
     assert!(late <= LOOKS_AGAIN_WITHIN, "{late:?} after the restart");
 
-    // Each connection of its own accord, after 10 ms to 200 ms of pause, never less than half of it.
+    // Each connection retries by itself after a pause of 10 ms to 200 ms, never less than half of
+    // it.
     let limit = PROCESSES as u64 * (6 + away.as_millis() as u64 / 100);
     println!("{attempts} attempts to connect in {away:?}");
     assert!(attempts <= limit, "{attempts} attempts to connect in {away:?}");
 }
 
-/// Returns how long each lock was free while all its waiters did not know.
+/// Returns for each lock how long it was free while none of its waiters knew.
 fn first_grants_after_the_restart(lines: &[Line]) -> HashMap<String, Duration> {
     let is_back = |line: &Line| if let Line::Heal(heal) = line { Some(heal.t) } else { None };
     let back = lines.iter().find_map(is_back).expect("the restart is recorded");
@@ -112,11 +114,11 @@ async fn all_hold(lockers: &[Locker], recorder: &Recorder) -> Vec<JoinHandle<Los
     holders
 }
 
-/// Each waits for a lock that others hold and wait for as well, and holds it for a moment.
+/// Starts tasks that each wait for a lock with other holders and waiters, and hold it for a moment.
 fn all_wait(lockers: &[Locker], recorder: &Recorder) -> JoinSet<()> {
     let mut waiters = JoinSet::new();
     for number in 0..WAITERS {
-        // The next locker for each round, so that a lock is waited for in many of them.
+        // The next locker in each round, so that many lockers have waiters for a lock.
         let process = (number + number / HOLDERS) % PROCESSES;
         let lock = lockers[process].lock(format!("n{}", number % HOLDERS)).unwrap();
         let mut client = recorder.client(format!("p{process}/waiter{number}"));

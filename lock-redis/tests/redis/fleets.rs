@@ -16,7 +16,7 @@ use crate::support::{LONG, Server, claim, contended, eventually, name, renew, wi
 
 const SECOND: u64 = 1000;
 
-/// What a loaded machine may need.
+/// The longest wait for an event on a loaded machine.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Makes a test of each function for each library.
@@ -80,7 +80,7 @@ async fn their_release_wakes_our_waiter(library: Library) {
 async fn their_release_wakes(library: Library, server: &Server, locks: Locker) {
     let lock = locks.lock("n").unwrap().ttl(LONG);
     let mut theirs = peer(library, server, &["n"]);
-    // A compare-and-delete; and whatever else the library has that ends a hold, or changes it.
+    // A compare-and-delete, and the other requests of the library that end or change a hold.
     let ways: &[&[&str]] = match library {
         RedisPy => &[&["release"], &["extend 300", "reacquire", "extend 300", "release"]],
         _ => &[&["release"], &["force"]],
@@ -112,7 +112,7 @@ async fn the_end_of_their_lease_lets_our_waiter_in(library: Library) {
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(LONG);
     let mut theirs = peer(library, &server, &["n"]);
-    // The start of an interpreter is not part of it.
+    // The start of an interpreter does not count.
     assert_eq!(theirs.ask("try 300").await, "held");
     assert_eq!(theirs.ask("release").await, "done");
 
@@ -167,7 +167,7 @@ async fn our_locks_are_contended_for_them(library: Library) {
         }
         let asked = server.calls("set") + server.calls("setnx");
         theirs.tell("acquire 300 30");
-        // Until they have looked twice.
+        // Until they have polled twice.
         eventually(|| server.calls("set") + server.calls("setnx") >= asked + 2).await;
         assert_eq!(server.run::<String>("GET n"), value, "they wait");
         guard.verify().await.unwrap();
@@ -207,7 +207,7 @@ async fn our_minimum_hold_keeps_them_out(library: Library) {
     assert_eq!(theirs.ask("acquire 300 10").await, "held");
 }
 
-/// Our lease is over, they hold the lock, and what we had still to say arrives.
+/// Sends our remaining requests after our lease has ended and they hold the lock.
 async fn our_late_verbs_leave_their_lock_alone(library: Library) {
     let server = Server::start();
     let locks = server.client().await;
@@ -229,7 +229,7 @@ async fn our_late_verbs_leave_their_lock_alone(library: Library) {
     assert_lease_is_long(&server);
     assert_eq!(theirs.ask("release").await, "done");
 
-    // And so does a guard that does not know it yet.
+    // The same holds for a guard that does not know it yet.
     let guard = Locker::new(locks).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
     let _: u64 = server.run("DEL n");
     assert_eq!(theirs.ask("try 300").await, "held");
@@ -239,7 +239,7 @@ async fn our_late_verbs_leave_their_lock_alone(library: Library) {
     assert_eq!(theirs.ask("release").await, "done");
 }
 
-/// Their lease ends while they sleep, we get in, and what they had still to say arrives.
+/// Sends their remaining requests after their lease has ended during a sleep and we hold the lock.
 async fn their_late_verbs_leave_our_lock_alone(library: Library) {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
@@ -249,7 +249,7 @@ async fn their_late_verbs_leave_our_lock_alone(library: Library) {
     let guard = lock.acquire().await.unwrap();
     let value: String = server.run("GET n");
     let verbs: &[&str] = match library {
-        // Its release comes last: it forgets the token.
+        // Its release comes last, because it forgets the token.
         RedisPy => &["extend 900", "reacquire", "release"],
         _ => &["release"],
     };
@@ -292,7 +292,7 @@ async fn symfony_and_we_keep_each_other_out() {
     let waiter = resting(&server, &locks, &lock).await;
     assert_eq!(server.run::<u64>("ZCARD n"), 2);
     assert_eq!(theirs.ask("release").await, "done");
-    // Ours is a string, which they take for held.
+    // Ours is a string, which they consider held.
     let guard = served(waiter).await;
     assert_eq!(theirs.ask("try 300").await, "contended");
     assert_eq!(theirs.ask("release").await, "done");
@@ -301,11 +301,11 @@ async fn symfony_and_we_keep_each_other_out() {
     assert_eq!(theirs.ask("try 300").await, "held");
 }
 
-/// How often each one of a fleet adds to the counter, and how long it may wait for its turn.
+/// How often each process of a fleet adds to the counter.
 const ROUNDS: usize = 25;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long it leaves the lock alone after each round, so that it often passes from one to another.
+/// The pause of a process after each round, so that the lock often changes hands.
 const PAUSE: Duration = Duration::from_millis(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -352,14 +352,14 @@ async fn a_mixed_fleet_loses_no_update() {
     assert_eq!(served.len(), everyone);
     let passed_on = served.windows(2).filter(|pair| pair[0] != pair[1]).count();
     println!("{took:?}; {passed_on} times from one library to another");
-    // Our tokens grow, whoever was there in between.
+    // Our tokens grow, even with foreign holders in between.
     tokens.sort_unstable_by_key(|(count, _)| *count);
     assert!(tokens.is_sorted_by(|(_, one), (_, next)| one < next), "{tokens:?}");
     assert_eq!(server.keys(), ["counter", "served", "{n}%token"], "nobody has left a lock");
 }
 
-/// Adds to a counter in two steps, each time under the lock, and pauses without it. Answers the longest
-/// wait, and what was counted with which token.
+/// Adds to a counter in two steps under the lock, and pauses without it. Returns the longest wait,
+/// and each count with its token.
 async fn count(
     lock: Lock,
     mut redis: redis::Connection,
@@ -383,7 +383,7 @@ async fn count(
     (longest, counted)
 }
 
-/// What the holder has asked for, neither cut nor prolonged.
+/// Asserts that the lease is as long as the holder asked, neither cut nor prolonged.
 #[track_caller]
 fn assert_lease_is_long(server: &Server) {
     let rest: u64 = server.run("PTTL n");
@@ -398,7 +398,7 @@ async fn loops_that_hold_for_a_moment_each_do_not_starve_our_waiter() {
         assert_eq!(peer.ask("count 0 1 1 0").await, "waited 0");
     }
     let lock = Locker::new(server.client().await).lock("n").unwrap().ttl(PATIENCE);
-    // They never pause; the lock is free for a moment a few hundred times a second.
+    // They never pause: the lock is free for a moment a few hundred times a second.
     theirs.iter_mut().for_each(|peer| peer.tell("count 100000 20 20 0"));
     let mut longest = Duration::ZERO;
     let began = Moment::now();
@@ -412,12 +412,12 @@ async fn loops_that_hold_for_a_moment_each_do_not_starve_our_waiter() {
     assert!(longest < Duration::from_secs(2), "it waited {longest:?}");
 }
 
-/// The name of the lock is the first of `arguments`.
+/// Starts a client of the library. The first of `arguments` is the name of the lock.
 pub(crate) fn peer(library: Library, server: &Server, arguments: &[&str]) -> Peer {
     library.start(&[&[&*server.port().to_string()], arguments].concat())
 }
 
-/// Starts a waiter that met contention, and that the server is going to notify.
+/// Starts a waiter after contention, which the server is going to notify.
 pub(crate) async fn resting(
     server: &Server,
     locks: &Locker,
@@ -427,7 +427,7 @@ pub(crate) async fn resting(
     let lock = lock.clone();
     let waiter = tokio::spawn(async move { lock.acquire().await });
     eventually(|| server.calls("client|caching") > watched).await;
-    // An answer on the same connection: the one before it has come, and was read.
+    // A second answer on the same connection shows that the first one was read.
     locks.inspect(&name("another")).await.unwrap();
     assert!(!waiter.is_finished(), "it got in although the lock is held");
     waiter

@@ -52,7 +52,7 @@ async fn a_hash_without_an_expiry_is_an_error() {
     refused(lock.try_acquire().await);
     refused(lock.acquire().await);
     refused(locks.inspect(&name("n")).await);
-    // It finds out by its own poll, once per lease.
+    // It notices by its own poll, once per lease.
     refused(waiter.await.expect("no panic"));
     assert_eq!(server.run::<u64>("HLEN n"), 1, "the key is unchanged");
 }

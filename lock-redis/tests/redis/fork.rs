@@ -1,5 +1,5 @@
-//! A process that forks while it holds locks on a server. Core tests the answers of the guards in the
-//! fork; this tests the connection, which both processes share.
+//! A process that forks while it holds locks on a server. Core tests the guards in the fork. This
+//! tests the connection, which both processes share.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use test_servers::Monitor;
 
 use crate::support::Server;
 
-/// Of locks that are not renewed while the test runs.
+/// A lease that needs no renewal during the test.
 const LONG: Duration = Duration::from_secs(60);
 
 const SHORT: Duration = Duration::from_secs(1);
 
 fn say(line: &str) {
-    // Past the capture of the test harness.
+    // Past the output capture of the test harness.
     writeln!(std::io::stderr().lock(), "child: {line}").unwrap();
 }
 
@@ -33,7 +33,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Runs in a child process of the test below, and is no test by itself.
+/// Forks while it holds locks. It is no test by itself: the test below runs it in a child process.
 #[test]
 fn child_that_forks_while_it_holds_locks() {
     let Ok(addr) = std::env::var("FORKS_WITH_LOCKS_ON") else { return };
@@ -112,7 +112,7 @@ fn a_fork_leaves_the_locks_and_the_connection_of_its_parent_alone() {
         "parent: released Ok(())",
     ];
     assert_eq!(lines, expected, "{said}");
-    // The locks, the monitor and its mark, and the question that follows.
+    // The locks, the monitor and its mark, and the question after it.
     assert_eq!(self::connections(&server) - connections, 4, "the parent connected anew");
 }
 

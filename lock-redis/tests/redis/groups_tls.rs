@@ -1,5 +1,6 @@
-//! Servers behind Sentinels, and clusters, whose connections are encrypted. Who is connected to has to have a
-//! certificate for what it was announced as: the URL names those who are asked first, and nobody else.
+//! Encrypted connections to servers behind Sentinels and in clusters. Each server needs a
+//! certificate for the name under which it was announced. The URL only names the servers to ask
+//! first.
 
 use lock_conformance::helpers::{claim, contended, eventually, granted, name, renew, until, win};
 use lock_core::backend::{Claim, FaultKind, Release, ReleaseMode, Renewal};
@@ -14,7 +15,7 @@ use crate::support::{LONG, SOON, replica_has, verified};
 /// The name of this host, and not its address.
 const BY_NAME: &str = "subjectAltName=DNS:localhost";
 
-/// One that is for the address of this host, one for its name, and one for neither.
+/// Creates a certificate for the address of this host, one for its name, and one for neither.
 fn certificates() -> Certificates {
     let certificates = Certificates::new();
     certificates.issue("named", "ca", BY_NAME, 30);
@@ -26,7 +27,7 @@ fn encrypted(certificates: &Certificates, name: &str) -> RedisOptions {
     RedisOptions::new().encrypted(certificates.files(name))
 }
 
-/// Shows every later client the certificate of that name.
+/// Presents the certificate of that name to every later client.
 fn show(server: &Server, certificates: &Certificates, name: &str) {
     let files = certificates.files(name);
     let (certificate, key) = (files.certificate.to_str().unwrap(), files.key.to_str().unwrap());
@@ -34,12 +35,13 @@ fn show(server: &Server, certificates: &Certificates, name: &str) {
     assert_eq!(server.command(&words).text(), "OK");
 }
 
-/// What is trusted to vouch for the servers.
+/// Adds the trusted authority of the servers to the URL.
 fn trusting(certificates: &Certificates, url: &str) -> String {
     format!("{url}?ca={}", certificates.path("ca.pem").display())
 }
 
-/// A sentinel has a second for its answer, and on a loaded machine a handshake alone may take longer.
+/// Connects, and retries: a Sentinel has a second for its answer, and on a loaded machine a
+/// handshake alone may take longer.
 async fn connect(certificates: &Certificates, url: &str) -> Redis {
     let mut connected = None;
     until("it is connected", async || {
@@ -63,7 +65,7 @@ async fn hold(locks: &Redis) -> LockGuard {
     tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
 }
 
-/// Checks that only the test itself connects without encryption.
+/// Asserts that only the test itself connects without encryption.
 fn only_encrypted(mut session: Session) {
     let port = |addr: &str| addr.rsplit_once(':').map(|(_, port)| port.to_owned());
     let list = session.command(&["CLIENT", "LIST"]).unwrap().text();
@@ -72,7 +74,7 @@ fn only_encrypted(mut session: Session) {
     };
     let us = session.command(&["CLIENT", "INFO"]).unwrap().text();
     let (us, plain) = (field(&us, "addr="), field(&us, "laddr="));
-    // Who replicates from another server has called it, and not been called.
+    // A replica's connection to its primary is one that it made, and did not accept.
     let clients = list.lines().filter(|line| !line.contains("flags=M"));
     let clients: Vec<_> = clients.filter(|line| field(line, "laddr=") == plain).collect();
     assert!(clients.iter().all(|line| field(line, "addr=") == us), "in the clear: {clients:?}");
@@ -129,7 +131,7 @@ async fn a_new_primary_is_not_trusted_with_the_certificate_of_another() {
     eventually(|| group.server(1).command(&["EXISTS", "n"]).text() == "1").await;
     show(group.server(1), &certificates, "elsewhere");
     fail_over(&group).await;
-    // Until its connection has ended, the old one is still asked.
+    // Until its connection has ended, the client still asks the old server.
     let mut refusal = None;
     until("the new one is asked", async || {
         refusal =
@@ -170,7 +172,7 @@ async fn sentinels_are_not_trusted_with_the_certificate_of_another() {
             ErrorKind::Unavailable,
             "on this port",
         ),
-        // They name where the server encrypts.
+        // They name the unencrypted port of a server that encrypts.
         (format!("redis+sentinel://{plain}"), ErrorKind::Unavailable, "use rediss"),
     ] {
         let (refused, why) = refused(url.clone()).await;
@@ -189,7 +191,7 @@ async fn cluster(options: RedisOptions, replicas: usize) -> Arc<RedisCluster> {
     Arc::new(starting.await.unwrap())
 }
 
-/// A lock at each master, held.
+/// Acquires a lock at each master.
 async fn hold_everywhere(cluster: &RedisCluster, locks: &Redis) -> Vec<Claim> {
     let mut held = Vec::new();
     for member in 0..3 {
@@ -215,12 +217,12 @@ async fn slots_and_replicas_are_followed_encrypted_by_addresses_and_by_names() {
     for options in [encrypted(&certificates, "good"), options] {
         let cluster = cluster(options, 1).await;
         assert!(cluster.url().starts_with("rediss+cluster://"));
-        // One is enough to be told of the others.
+        // One member is enough to learn of the others.
         let first = cluster.url().split(',').next().unwrap().to_owned();
         let locks = connect(&certificates, &first).await;
         let held = hold_everywhere(&cluster, &locks).await;
         let (moved, dead) = (&held[1], &held[0]);
-        // Where it stood before is asked first, and says where it is.
+        // The former master of the slot is asked first, and redirects.
         cluster.move_slot(cluster.slot(moved.name.as_str()), 1, 2);
         still_held(&locks, &held).await;
         (0..3).for_each(|member| only_encrypted(cluster.member(member).connect().unwrap()));
@@ -265,7 +267,8 @@ async fn a_member_is_not_trusted_with_the_certificate_of_another() {
     granted(locks.try_acquire(&claim(&name_at(1), 300_000)).await);
 }
 
-/// What the members call each other counts, and not what the URL calls one of them.
+/// Checks that a member's certificate is for the name that members announce, and not the name in
+/// the URL.
 #[tokio::test]
 async fn members_are_checked_by_the_name_that_they_announce() {
     let certificates = certificates();
@@ -275,7 +278,7 @@ async fn members_are_checked_by_the_name_that_they_announce() {
     let (kind, why) = refused(trusting(&certificates, &url)).await;
     assert_eq!(kind, ErrorKind::Denied, "{why}");
     assert!(why.contains("for another host"), "{why}");
-    // Announced by nothing: as who says so was called.
+    // Without an announced name: the name by which the answering member was reached.
     for member in 0..3 {
         let words = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
         assert_eq!(cluster.member(member).command(&words).text(), "OK");

@@ -1,5 +1,5 @@
-//! What a user needs whose prefix is `app:`, as the documentation of the crate has it: for one who stands in
-//! line, and for one who connects with `order=any`.
+//! The rights that a user with the prefix `app:` needs, as the crate's documentation lists them:
+//! for queued claims, and for `order=any`.
 
 pub(crate) const LEAST_RIGHTS: [&str; 2] = [
     "resetkeys ~app:* ~{app:* resetchannels &app:* -@all +info +client|tracking +client|caching \
@@ -9,8 +9,8 @@ pub(crate) const LEAST_RIGHTS: [&str; 2] = [
      +script|load +evalsha +getrange +exists +pttl +time +set +pexpire +del",
 ];
 
-/// What else the documentation grants where the server knows the command: asked of the program, since users are there
-/// when a server starts.
+/// Returns the further rights that the documentation grants where the server knows the command. The
+/// server program is asked, because users exist when a server starts.
 pub(crate) fn rights_to_delete() -> &'static str {
     static KNOWN: std::sync::LazyLock<&str> = std::sync::LazyLock::new(|| {
         let version = std::process::Command::new("redis-server").arg("--version").output();

@@ -1,4 +1,4 @@
-//! The verbs on a real server: what stands there afterwards, and what happens when it is in the way.
+//! The verbs on a real server: the keys that they leave, and foreign keys in their way.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn get(server: &Server, key: &str) -> Option<String> {
     server.command(&["GET", key])
 }
 
-/// Returns the number that a token was made from.
+/// Returns the number of the grant's token.
 fn number(grant: &lock_core::backend::Grant) -> u64 {
     grant.token.expect("this backend has tokens").backend_number()
 }
@@ -74,7 +74,7 @@ async fn an_attempt_repeated_is_the_same_acquisition() {
     granted(locks.try_acquire(&ours).await);
     assert!(pttl(&server, "n") > 50_000, "longer if asked for");
     assert!(pttl(&server, "{n}%token") > 650_000, "and so is the fence");
-    // Also if the fence is lost: the number stands with the lock.
+    // Even if the token key is lost: the value of the lock has the token.
     let _: u64 = server.run("DEL {n}%token");
     assert_eq!(granted(locks.try_acquire(&ours).await).token, first.token);
     let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
@@ -124,7 +124,7 @@ async fn a_token_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
     assert!(locks.break_lock(&ours.name, &ours.owner).await.unwrap());
     assert!(ahead(&server), "broken");
 
-    // As a member of a quorum is asked: for a lock that is free.
+    // A member of a quorum is asked like this: for a free lock.
     let mut free = claim("free", 30 * SECOND);
     let min_token = first.backend_number() + 2 * hour;
     free.min_token = FencingToken::from_backend(min_token);
@@ -155,7 +155,7 @@ async fn a_long_foreign_value_is_not_read_in_full() {
     assert!(waiting.is_err(), "nothing has changed");
     locks.inspect(&waiter.name).await.unwrap();
     assert!(sent(&server) - before < 100_000, "{} bytes were sent", sent(&server) - before);
-    // Nothing at all is a value, too.
+    // The empty string is a value, too.
     let _: String = server.command(&["SET", "empty", ""]);
     assert_eq!(contended(locks.try_acquire(&claim("empty", SECOND)).await), None);
     assert_eq!(locks.inspect(&name("empty")).await.unwrap().holders.len(), 1);
@@ -215,7 +215,7 @@ async fn lost_data_is_notified_and_tokens_still_grow() {
         } else {
             server.kill();
             server.start_again();
-            // Whatever is asked first may find the line dead.
+            // The first request may find the connection dead.
             let _ = locks.inspect(&ours.name).await;
         }
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
@@ -234,7 +234,7 @@ async fn tokens_do_not_go_back_with_a_stale_counter() {
         number(&grant)
     };
     let (first, last) = (next().await, [next().await, next().await][1]);
-    // What a snapshot or a replica may know.
+    // The token that a snapshot or a replica may know.
     let _: String = server.run(&format!("SET {{n}}%token {first}"));
     assert!(next().await > last);
 }
@@ -305,12 +305,12 @@ async fn at_the_memory_limit_held_locks_are_renewed_and_released() {
     assert!(matches!(renew(&locks, &one).await, Ok(Renewal::Held(_))));
     assert!(pttl(&server, "one") > 40_000);
     release(&locks, &one).await;
-    // The value is changed even now, or a late renewal would prolong the minimum hold.
+    // The value changes even here, or a late renewal would prolong the minimum hold.
     let keep = ReleaseMode::keep_for(ms(20 * SECOND));
     assert_eq!(locks.release(&two, keep).await.unwrap(), Release::Released);
     assert!((10_000..=20_000).contains(&pttl(&server, "two")));
     assert!(matches!(renew(&locks, &two).await, Ok(Renewal::NotHeld)));
-    // And so is the tombstone.
+    // The tombstone is written as well.
     let how = ReleaseMode::after_unknown_outcome();
     assert_eq!(locks.release(&late, how).await.unwrap(), Release::NotHeld);
     let _: String = server.run("CONFIG SET maxmemory 0");
@@ -402,12 +402,12 @@ async fn no_claim_prolongs_a_minimum_hold() {
     win(&locks, &mut held).await;
     let keep = ReleaseMode::keep_for(ms(10 * SECOND));
     assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
-    // What was still on its way.
+    // A request that was still on its way.
     assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
     contended(locks.try_acquire(&held).await);
     assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert!((5_000..=10_000).contains(&pttl(&server, "n")));
-    // An operator sees whose it was, and can end it.
+    // An operator sees the former owner, and can end the minimum hold.
     let state = locks.inspect(&held.name).await.unwrap();
     assert_eq!(state.holders[0].owner, Some(held.owner));
     assert!(locks.break_lock(&held.name, &held.owner).await.unwrap());
@@ -434,7 +434,7 @@ async fn a_large_batch_is_renewed_in_parts() {
         }
         server.calls("evalsha") - before
     };
-    // Whose lease is longer than that, or whose fence may end before it, is no plain renewal.
+    // A longer lease, or a token key that may expire before the lease, rules out a plain renewal.
     assert_eq!(
         calls(&mut claims).await,
         6,
@@ -493,12 +493,12 @@ async fn a_token_key_outlives_its_lock_however_long_it_is_held() {
     held.ttl = ms(30 * MINUTE);
     renewed(&mut held).await;
     assert!(pttl(&server, "{n}%token") > 49 * 60_000);
-    // Whoever has adopted the lock does not know, and makes sure.
+    // A client that has adopted the lock does not know its token key, and prolongs it.
     held.ticket = None;
     let _: u64 = server.run("PEXPIRE {n}%token 1000");
     renewed(&mut held).await;
     assert!(pttl(&server, "{n}%token") > 49 * 60_000);
-    // A minimum hold that is left behind counts as held.
+    // A minimum hold counts as held.
     let keep = ReleaseMode::keep_for(ms(60 * MINUTE));
     assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
     assert!(pttl(&server, "{n}%token") > 69 * 60_000);
@@ -537,7 +537,8 @@ async fn a_unix_socket_is_a_way_too() {
     assert_ne!(identity.id, other.id);
 }
 
-/// A quorum does not count it for as long as leases last.
+/// Checks that the reported age is not too high: a quorum ignores a server that is younger than a
+/// lease.
 #[tokio::test]
 async fn a_server_is_no_older_than_it_is() {
     let began = Moment::now();
@@ -587,12 +588,12 @@ async fn a_pair_is_two_commands_and_the_server_remembers_nothing_of_it() {
     for i in 0..100 {
         pair(&format!("n{i}")).await;
     }
-    // One to try out the rights, and two that were not loaded yet.
+    // One for the trial of rights, and two that were not loaded yet.
     match rights_to_delete() {
         "" => assert_eq!(server.calls("evalsha"), 1 + 2 + 2 + 200),
         _ => assert_eq!((server.calls("evalsha"), server.calls("delifeq")), (1 + 2 + 100, 101)),
     }
-    // What they do there is all that it costs; here, with a fence that is there.
+    // The commands of the scripts are the whole cost, with a token key that exists.
     let commands = ["exists", "getrange", "time", "set", "del", "pttl", "pexpire"];
     let before = commands.map(|command| server.calls(command));
     pair("n").await;

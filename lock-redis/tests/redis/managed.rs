@@ -1,4 +1,4 @@
-//! Servers as others run them: commands that are hidden, an old protocol, connections that are closed when idle.
+//! Managed servers: hidden commands, an old protocol, connections that are closed when idle.
 
 use lock_conformance::helpers::Output;
 use lock_core::{Backend, ErrorKind, Locker, Order, Wakeup};
@@ -12,7 +12,7 @@ fn without(commands: &[&str]) -> Server {
     Server::with_options(commands.iter().fold(RedisOptions::new(), hide))
 }
 
-/// Connects, and says what was warned of.
+/// Connects, and returns the warnings.
 async fn connect(url: &str) -> (Redis, String) {
     let output = Output::default();
     let _default = output.listen();
@@ -20,7 +20,7 @@ async fn connect(url: &str) -> (Redis, String) {
     (locks, output.text())
 }
 
-/// One after the other has the lock.
+/// Passes locks from one client to the other.
 async fn locks_change_hands(locks: &Redis, other: &Redis) {
     let guard = Locker::new(locks.clone()).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
     guard.verify().await.unwrap();
@@ -80,7 +80,7 @@ async fn missing_required_commands_are_errors() {
         let error = Redis::connect(format!("{}?order=fifo", server.url())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
     }
-    // Inside of scripts, too.
+    // Inside scripts, too.
     let server = without(&["PEXPIRE"]);
     let error = Redis::connect(server.url()).await.unwrap_err();
     assert!(error.to_string().contains("+pexpire"), "{error}");
@@ -102,7 +102,7 @@ async fn connections_that_are_closed_when_idle_are_made_again() {
             line.map_or(0, |count| count.parse::<u64>().expect("a number"))
         };
         if order == "any" {
-            // Only who asks is connected: the holder's connection has been closed.
+            // Only clients with requests are connected: the holder's connection has been closed.
             eventually(|| made() <= 2).await;
         }
         guard.release().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_relay_that_drops_idle_connections_is_noticed() {
         eventually(|| server.waiting("n") == 1).await;
         proxy.reset_connections().await;
     }
-    // What is sent before the end of the connection is noticed fails; it is made again then.
+    // A request before the end of the connection is noticed fails, and is repeated.
     let verified = async { while guard.verify().await.is_err() {} };
     tokio::time::timeout(SOON, verified).await.expect("it is connected again");
     guard.release().await.unwrap();

@@ -1,5 +1,6 @@
-//! A server that deletes what has a certain value without a script, as Valkey 9 does, lets go of a lock for which nobody
-//! waits by that; on another one all of it is done by the script. These tests are about whichever server there is.
+//! Releases on a server that can delete a key with a certain value without a script, as Valkey 9
+//! can. There a lock without waiters is released by that command. On other servers the script does
+//! it. These tests fit both kinds of servers.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -14,17 +15,17 @@ use test_servers::RedisOptions;
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, eventually, granted, name, release, renew, win};
 
-/// So long that nobody's own next look comes while a test runs.
+/// A lease that outlasts every test: no poll of a waiter is due.
 const LONG: u64 = 300_000;
 
-/// What a loaded machine may need.
+/// The longest wait for an event on a loaded machine.
 const SOON: Duration = Duration::from_secs(10);
 
 fn is_newer() -> bool {
     !rights_to_delete().is_empty()
 }
 
-/// Returns how many releases were no scripts, and how many scripts ran.
+/// Returns the number of releases without a script, and the number of scripts that ran.
 fn done(server: &Server) -> (u64, u64) {
     (server.calls("delifeq"), server.calls("evalsha"))
 }
@@ -51,7 +52,7 @@ async fn a_lock_without_waiters_is_released_by_one_plain_command() {
     }
 }
 
-/// Whoever has to look for others, or for more than the lock, does not ask in vain before.
+/// Checks releases that have more to do than to delete the lock: they do not try the command first.
 #[tokio::test]
 async fn other_releases_use_the_script_at_once() {
     let server = Server::start();
@@ -91,7 +92,7 @@ async fn a_waiter_marks_the_lock_and_is_served() {
             held.label = Some(Label::new(label));
             win(&elsewhere, &mut held).await;
             let before = server.get("n").unwrap();
-            // A try is none.
+            // An attempt that does not wait leaves no mark.
             contended(locks.try_acquire(&claim("n", LONG)).await);
             assert_eq!(server.get("n").as_deref(), Some(&*before));
             let lasts = server.pttl("n");
@@ -131,7 +132,7 @@ async fn a_waiter_marks_the_lock_and_is_served() {
     }
 }
 
-/// A failover from an older server to a newer one, during which somebody asks for a lock that is held there.
+/// A failover from an older server to a newer one, during an attempt for a lock that is held there.
 struct Failover {
     newer: Server,
     way: Proxy,
@@ -141,7 +142,7 @@ struct Failover {
 }
 
 impl Failover {
-    /// Nothing gets through to the newer one yet.
+    /// Starts one in which no request passes to the newer server yet.
     async fn begun(order: &str) -> Self {
         let (older, newer) = (older(), Server::start());
         let way = Proxy::start(older.addr()).unwrap();
@@ -153,7 +154,7 @@ impl Failover {
         Self { newer, way, locks, elsewhere, held }
     }
 
-    /// An attempt that was put into words for the older server.
+    /// Starts an attempt whose request was made for the older server.
     async fn ask<'a>(&'a self, waiter: &'a Claim) -> Pin<Box<Attempting<'a>>> {
         let mut asks: Pin<Box<Attempting<'a>>> = Box::pin(self.locks.try_acquire(waiter));
         let at_once = tokio::time::timeout(Duration::ZERO, &mut asks).await;
@@ -164,7 +165,7 @@ impl Failover {
 
 type Attempting<'a> = dyn Future<Output = Result<Attempt, lock_core::backend::Fault>> + 'a;
 
-/// One that does not know the command, whichever there is.
+/// Starts a server that does not know the command.
 fn older() -> Server {
     let options = RedisOptions::new();
     Server::with_options(match is_newer() {
@@ -173,18 +174,19 @@ fn older() -> Server {
     })
 }
 
-/// With a connection that is made anew on the runtime of the test, and only while that waits.
+/// Connects so that the connection is made anew on the runtime of the test, and only while the test
+/// waits.
 async fn connect(url: String) -> Redis {
     let here = Executor::of(tokio::runtime::Handle::current());
     here.within(Redis::connect(url)).await.unwrap()
 }
 
-/// The way leads to another server from now on, as soon as it is [healed](Proxy::heal).
+/// Redirects the proxy to another server, once it is [healed](Proxy::heal).
 async fn moved(way: Proxy, locks: &Redis, to: &Server) -> Proxy {
     let address = way.addr();
     drop(way);
     while locks.try_acquire(&claim("another", LONG)).await.is_ok() {}
-    // Nothing runs here between these two.
+    // No other task runs between these two.
     let way = Proxy::start_at(address, to.addr()).unwrap();
     way.set(Fault::BlackHole);
     way
@@ -215,12 +217,13 @@ async fn an_attempt_that_reaches_a_newer_server_marks_the_lock() {
     }
 }
 
-/// Its first request has a place in line, its second one is refused: it has done something.
+/// Checks an attempt whose first request is queued and whose second is refused: it had an effect.
 #[tokio::test]
 async fn an_attempt_that_was_half_done_has_an_unknown_outcome() {
     let failover = Failover::begun("fifo").await;
     let waiter = queues("n");
-    // With the script, and as often as it takes until the server has that; on an older one there is no second time.
+    // With the script, and as often as it takes until the server has it. On an older one there is
+    // no second time.
     let mut again = failover.way.hold(Match::on(waiter.owner.expose()).nth(3));
     let asks = failover.ask(&waiter).await;
     failover.way.heal();
@@ -240,7 +243,7 @@ async fn an_attempt_that_was_half_done_has_an_unknown_outcome() {
     needs_replicas("0");
     assert_eq!(failover.newer.waiting("n"), 1);
     assert_eq!(answer.unwrap_err().effect(), Effect::Unknown);
-    // So core lets go of it.
+    // So core releases it.
     failover.locks.release(&waiter, ReleaseMode::after_unknown_outcome()).await.unwrap();
     assert_eq!(failover.newer.waiting("n"), 0);
 }
@@ -257,7 +260,7 @@ async fn a_waiter_back_at_an_older_server_rests_without_a_mark() {
     let mut held = claim("n", LONG);
     win(&older.client().await, &mut held).await;
     let waiter = claim("n", LONG);
-    // Until it has found its way.
+    // Until it has found its server.
     let deadline = Moment::now() + SOON;
     while tokio::time::timeout(Duration::from_secs(1), locks.wait(&waiter)).await.is_ok() {
         assert!(!deadline.has_passed(), "it finds no rest");
@@ -291,15 +294,15 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
     assert_eq!(shown[0].label, None);
 }
 
-/// What another library has written there is its right to unlock.
+/// Checks that the value of another library stays as it is: it is the right to unlock.
 #[tokio::test]
 async fn the_lock_of_another_library_is_not_marked() {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
     let locks = connect(format!("redis://{}", way.addr())).await;
     let waiter = claim("n", LONG);
-    // Each look asks twice for what is there, first for what is watched: the bell, and then the lock, which passes from one
-    // to another in the middle. A look takes seconds to get through.
+    // Each poll asks twice for the state, first for the watched key and then for the lock, whose
+    // holder changes in between. A poll takes seconds to get through.
     let _: () = server.run("SET n first");
     way.set(Fault::Trickle { bytes: 1, every: Duration::from_millis(20) });
     let before = server.calls("exists");
@@ -315,12 +318,13 @@ async fn the_lock_of_another_library_is_not_marked() {
         woken = &mut resting => panic!("it has not looked yet: {woken:?}"),
         () = taken => {}
     }
-    // It looks again, or rests until that lock is let go.
+    // It polls again, or rests until that lock is released.
     let _ = tokio::time::timeout(Duration::from_secs(1), resting).await;
     assert_eq!(server.get("n").as_deref(), Some("second"));
 }
 
-/// By then the plain command may have missed, and be all that there is time for.
+/// Checks a repeated release: the plain command may have missed, and no time may be left for a
+/// second request.
 #[tokio::test]
 async fn a_repeated_release_uses_the_script() {
     let server = Server::start();
