@@ -119,7 +119,7 @@ async fn locks_are_on_all_masters_and_waiters_are_served_in_order() {
         for ((i, waiter), resting) in waiters.into_iter().enumerate().zip(resting) {
             let client = if i == 1 { &locks } else { &elsewhere };
             let holder = if i == 0 || i == 2 { &locks } else { &elsewhere };
-            release(&holder, &held).await;
+            release(holder, &held).await;
             let Wake::Granted(grant) = woken(resting).await else { panic!("{i} was not sent it") };
             assert!(grant.token > before, "{:?} after {before:?}", grant.token);
             still_held(&renew(client, &waiter).await);
