@@ -1,7 +1,8 @@
-//! What a quorum of Redis servers costs, beside one of its members and beside rslock on the same ones.
+//! The cost of a quorum of Redis servers, beside one of its members and beside rslock on the same
+//! ones.
 //!
-//! `cargo run --release -p lock-quorum --example redlock_cost` starts its own servers. Times are ratios within
-//! one run; rounds take turns, and medians are shown.
+//! `cargo run --release -p lock-quorum --example redlock_cost` starts its own servers. Times are
+//! ratios within one run. Rounds take turns, and medians are shown.
 
 use std::time::Duration;
 
@@ -61,7 +62,8 @@ async fn pairs(urls: &[String]) {
     );
 }
 
-/// One of five does not answer: each in turn, since which ones are needed depends on the name of the lock.
+/// Measures with one of five members hung, each in turn, since the name of the lock decides which
+/// ones are needed.
 async fn hung(nodes: &[Redis]) {
     let proxies: Vec<_> = nodes.iter().map(|node| Proxy::start(node.addr()).unwrap()).collect();
     let urls: Vec<_> = proxies.iter().map(|proxy| format!("redis://{}", proxy.addr())).collect();
@@ -76,7 +78,7 @@ async fn hung(nodes: &[Redis]) {
     }
 }
 
-/// As many processes as contenders: each has clients of its own.
+/// Measures with as many processes as contenders, each with clients of its own.
 async fn crowd(nodes: &[Redis], contenders: usize) {
     let urls: Vec<_> = nodes.iter().map(Redis::url).collect();
     let mut ours = Vec::new();
@@ -115,7 +117,7 @@ fn reset(nodes: &[Redis]) {
     nodes.iter().for_each(|node| drop(node.command(&["CONFIG", "RESETSTAT"])));
 }
 
-/// What clients have asked for, without what scripts have called.
+/// Returns the number of commands from clients, without those that scripts called.
 fn asked(nodes: &[Redis], commands: &[&str]) -> f64 {
     let of = |node: &Redis| {
         let stats = node.command(&["INFO", "commandstats"]).text();
@@ -146,7 +148,7 @@ async fn pair(locks: &Locker) {
     locks.lock("n").unwrap().ttl(TTL).acquire().await.unwrap().release().await.unwrap();
 }
 
-/// As its users do: until it has the lock.
+/// Acquires as rslock's users do: in a loop until it has the lock.
 async fn rslock_pair(manager: &LockManager) {
     let lock = loop {
         if let Ok(lock) = manager.lock("n", TTL).await {

@@ -61,7 +61,7 @@ impl Backend for Quorum {
         self.inner.inspect(name).await
     }
 
-    /// Refuses: the pages of several members do not make one page.
+    /// Refuses to list, because the pages of several members do not make one page.
     async fn list(
         &self,
         _prefix: &str,

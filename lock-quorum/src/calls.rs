@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_dropped_goes_on() {
+    async fn a_dropped_call_goes_on() {
         let done = Arc::new(AtomicU32::new(0));
         let mut calls = Calls::new(|_| ());
         for member in 0..3 {

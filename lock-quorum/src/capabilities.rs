@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_forget_keep_nothing_shut_for_longer_than_they_stay_out() {
+    fn members_that_forget_enforce_no_hold_for_longer_than_they_stay_out() {
         let longest = Duration::from_secs(60);
         let forgetful = at_most(of_all([&memory()]).unwrap(), Some(longest));
         assert_eq!((forgetful.ttl_max, forgetful.minimum_hold), (longest, Support::Absent));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_must_fit_in() {
+    fn a_late_member_must_fit_in() {
         let declared = of_all([&memory(), &memory()]).unwrap();
         assert_eq!(mismatch(&declared, &memory()), None);
         let advisory = memory().durability(Durability::Advisory);

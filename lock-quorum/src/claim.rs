@@ -287,10 +287,10 @@ mod tests {
 
     use super::*;
 
-    /// Core abandons such a release when the lease has expired, and the backend hears no more of
-    /// the claim.
+    /// Forgets a claim whose release core abandons when the lease has expired, since the backend
+    /// gets no further call for it.
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_kept_of_claims_that_no_majority_has_let_go() {
+    async fn claims_without_a_released_majority_leave_no_state() {
         let away = Arc::new(AtomicBool::new(false));
         let member = |nth: usize| {
             let away = Arc::clone(&away);

@@ -72,8 +72,10 @@ mod ballot;
 mod calls;
 mod capabilities;
 mod claim;
+mod config;
 mod connection;
 mod deferred;
+mod fault;
 mod member;
 mod quorum;
 mod round;
@@ -81,4 +83,5 @@ mod server;
 mod stragglers;
 mod verbs;
 
-pub use quorum::{Quorum, QuorumBuilder};
+pub use config::QuorumBuilder;
+pub use quorum::Quorum;

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_member_is_known_as_slow_since_the_first_who_found_out() {
+    async fn a_member_is_slow_since_the_first_late_answer() {
         let member = Member::new("m".into(), None, None);
         let before = Moment::now();
         let advance = |millis| tokio::time::advance(Duration::from_millis(millis));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_behind_again_and_again_is_asked_last_for_longer() {
+    async fn a_member_that_lags_repeatedly_is_asked_last_for_longer() {
         let member = Member::new("m".into(), None, None);
         for seconds in [1, 2, 4, 8, 8] {
             // Several calls find it together.

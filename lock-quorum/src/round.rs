@@ -22,8 +22,9 @@ use crate::ballot::{
 };
 use crate::calls::Calls;
 use crate::claim::{Confirmation, QuorumClaim, Vote};
+use crate::fault::no_majority;
 use crate::member::Member;
-use crate::quorum::{Inner, no_majority};
+use crate::quorum::Inner;
 use crate::server::duplicates;
 
 /// How far ahead of the local clock the minimum token is. Members and clients whose clocks differ
@@ -273,8 +274,8 @@ impl<'a> Round<'a> {
         unanswered.map(|((member, _), _)| &**member)
     }
 
-    /// Returns when a majority had answered, unless all answers are needed. If no member refuses and
-    /// too few votes count, a late vote makes the difference between the lock and an error.
+    /// Returns when a majority had answered, unless all answers are needed. If no member refuses
+    /// and too few votes count, a late vote makes the difference between the lock and an error.
     fn majority_grace_start(&self) -> Option<Moment> {
         let needs_the_rest =
             self.count(is_against) == 0 && self.count(counts) < self.inner.majority;

@@ -1,7 +1,8 @@
-//! Every law on quorums: of memory and, with the feature `__servers`, of real servers and of both. What goes wrong there goes wrong at all members
-//! at the same time; with `QUORUM_LAWS=all` also at a bare majority of them, where the others have to be put up with. Members
-//! that forget have to be older than the longest lease: on a paused clock that is nothing, and servers are waited for with
-//! `QUORUM_LAWS=all`.
+//! Every law on quorums: of memory and, with the feature `__servers`, of real servers and of both.
+//! A fault hits all members at the same time. With `QUORUM_LAWS=all` it also hits a bare majority
+//! of them, and the others stay up. Members that forget have to be older than the longest lease. On
+//! a paused clock that takes no time. With `QUORUM_LAWS=all` the suite waits until real servers are
+//! that old.
 
 use std::process::ExitCode;
 
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
     ]);
     if std::env::var("QUORUM_LAWS").as_deref() == Ok("all") {
         suites.extend([
-            // Hand-overs inside a process, chapter 14, are no member's affair, and ask for longer leases.
+            // Hand-overs inside a process, chapter 14, do not involve members, and need longer
+            // leases.
             Suite::new("three_redis_that_forget", || Box::new(OnServers::redis(3).that_forget()))
                 .only(|law| law.chapter() != "14"),
             Suite::new("three_redis_two_fail", || {

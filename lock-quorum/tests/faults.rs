@@ -13,7 +13,7 @@ use test_servers::{KeepData, Monitor, Redis, RedisOptions};
 /// A lease whose end explains nothing that happens here.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a loaded machine may add to a bound.
+/// The time that a loaded machine may add to a bound.
 const SLACK: Duration = Duration::from_secs(2);
 
 struct Nodes(Vec<(Redis, Proxy)>);
@@ -28,7 +28,7 @@ impl Nodes {
         Self((0..size).map(node).collect())
     }
 
-    /// Members that are connected when they are first there.
+    /// Returns a builder with members that are connected when they are first reachable.
     fn builder(&self) -> QuorumBuilder {
         self.0.iter().enumerate().fold(Quorum::builder(), |builder, (nth, (_, proxy))| {
             let url = format!("redis://{}", proxy.addr());
@@ -80,12 +80,12 @@ async fn pair(locks: &Locker) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn a_hung_member_of_five_costs_nothing_and_is_cleared_later() {
+async fn a_hung_member_of_five_delays_no_grant_and_is_cleared_later() {
     let nodes = Nodes::start(5);
     let locks = nodes.locks().await;
     pair(&locks).await.unwrap();
     nodes.set(&[3], Fault::BlackHole);
-    // Which members are asked first depends on the name.
+    // The name decides which members are asked first.
     let names: Vec<_> = (0..31).map(|nth| format!("lock-{nth}")).collect();
     let asked = nodes.0[3].1.count("lock-");
     let mut took = Vec::new();
@@ -108,7 +108,7 @@ async fn a_hung_member_of_five_costs_nothing_and_is_cleared_later() {
 }
 
 #[tokio::test]
-async fn a_majority_that_is_late_is_refused_and_let_go() {
+async fn a_late_majority_is_refused_and_released() {
     let nodes = Nodes::start(5);
     let ttl = Duration::from_secs(6);
     let quorum = nodes.builder().members_remember().member_timeout(ttl * 2).build();
@@ -117,7 +117,8 @@ async fn a_majority_that_is_late_is_refused_and_let_go() {
     let guard = locks.lock("n").unwrap().ttl(SLACK).acquire().await.unwrap();
     nodes.until("all have it", SLACK * 2, |nodes| (0..5).all(|node| nodes.has(node, "n"))).await;
     guard.release().await.unwrap();
-    // The votes are given when most of the lease is over, and would be there for as long again; the answers come too late.
+    // The votes are given when most of the lease is over, and would be there for as long again; the
+    // answers come too late.
     let (up, late) = (ttl * 3 / 4, [0, 2, 4]);
     nodes.set(&late, Fault::Delay { to_server: up, to_client: ttl });
     let began = Moment::now();
@@ -144,7 +145,7 @@ async fn a_member_that_forgets_is_won_back_and_two_are_a_loss() {
     nodes.0[0].0.command(&["DEL", "n"]);
     nodes.until("it is won back", SLACK * 2, |nodes| nodes.value(0, "n").starts_with(&owner)).await;
     assert!(guard.is_held());
-    // With one of them gone and another one empty, whatever order they are asked in.
+    // With one of them gone and another one empty, in every order of requests.
     nodes.0[1].0.command(&["DEL", "n"]);
     nodes.0[2].0.command(&["DEL", "n"]);
     let loss = tokio::time::timeout(SLACK * 2, guard.lost()).await;
@@ -166,8 +167,8 @@ async fn a_lock_outlives_a_minority_that_dies() {
     guard.release().await.unwrap();
 }
 
-/// A holder on two of three, one of which restarts without its data: the third one alone must not let another
-/// one in.
+/// Grants nothing to a rival on the third member while the first two were held and one of them
+/// restarted without its data.
 #[tokio::test]
 async fn a_member_that_restarted_empty_is_not_counted() {
     let nodes = Nodes::start(3);
@@ -206,7 +207,7 @@ async fn a_member_that_restarted_empty_is_not_counted() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_lands_late_at_one_member_takes_nothing() {
+async fn a_late_attempt_at_one_member_takes_no_vote() {
     let nodes = Nodes::start(3);
     let locks = nodes.locks().await;
     pair(&locks).await.unwrap();
@@ -217,7 +218,8 @@ async fn an_attempt_that_lands_late_at_one_member_takes_nothing() {
     let caught = tokio::time::timeout(SLACK, held.caught()).await;
     caught.expect("it is asked").expect("the line is there");
     guard.release().await.unwrap();
-    // Longer than the attempt is waited for: what follows it on the line is a release, or a new line is made.
+    // Longer than the attempt's bound. The next request on the connection is a release, or a new
+    // connection is made.
     sleep(Duration::from_millis(1500)).await;
     drop(held);
     nodes.heal();
@@ -239,15 +241,16 @@ async fn two_of_five_are_too_few() {
     let locks = nodes.locks().await;
     pair(&locks).await.unwrap();
     nodes.heal();
-    // Those that were away come in by themselves, with the next renewal if they are a little late.
+    // Members that were away come back by themselves, with the next renewal if they are a little
+    // late.
     let guard = locks.lock("n").unwrap().ttl(SLACK).acquire().await.unwrap();
     nodes.until("all have it", SLACK * 2, |nodes| (0..5).all(|node| nodes.has(node, "n"))).await;
     guard.release().await.unwrap();
 }
 
-/// Whoever waits is told.
+/// Notifies the waiters.
 #[tokio::test]
-async fn who_waits_asks_nothing_while_the_lock_is_held() {
+async fn a_waiter_sends_no_request_while_the_lock_is_held() {
     let nodes = Nodes::start(3);
     let (ours, theirs) = (nodes.locks().await, nodes.locks().await);
     let guard = ours.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
@@ -270,7 +273,7 @@ async fn who_waits_asks_nothing_while_the_lock_is_held() {
     served.expect("it is told at once, and not when the lease ends").unwrap().unwrap();
 }
 
-/// As many clients as there are processes, all at once.
+/// Runs as many clients as there are processes, all at once.
 #[tokio::test]
 async fn many_contenders_are_all_served() {
     const CONTENDERS: usize = 16;

@@ -1,4 +1,4 @@
-//! A fleet of two libraries on the same nodes: rslock, which is a Redlock client like others, and this one.
+//! Clients of two libraries on the same nodes: rslock, another Redlock client, and this one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,9 +80,9 @@ async fn a_member_whose_key_is_a_hash_votes_against() {
     assert!(lock.try_acquire().await.unwrap().is_none(), "a vote for a lock that others hold");
 }
 
-/// What comes too late, theirs or ours, leaves the new holder alone.
+/// Leaves a new holder alone when a late request of either library arrives.
 #[tokio::test]
-async fn late_releases_touch_nobody_else() {
+async fn late_releases_leave_other_holders_alone() {
     let fleet = Arc::new(Fleet::start().await);
     let late = fleet.theirs.lock("n", TTL).await.expect("it is free");
     fleet.nodes.iter().for_each(|node| drop(node.command(&["DEL", "n"])));

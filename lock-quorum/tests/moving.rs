@@ -1,5 +1,5 @@
-//! Members whose addresses lead to other servers while clients use them: DNS, a virtual IP, an
-//! address that is used again. A vote belongs to a server, however many addresses lead to it.
+//! Members whose addresses move to other servers during use: DNS, a virtual IP, an address that is
+//! used again. A vote belongs to a server, however many addresses lead to it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,8 @@ enum When {
     /// The connection breaks before the verb, and the next one carries it and breaks as well: the
     /// address leads back to the old server before the answer.
     ThereAndBack,
-    /// The old server tells which one it is, and the next connection is there before that is heard.
+    /// The old server identifies itself, and the next connection is there before that answer
+    /// arrives.
     WhileItTells,
     /// The old server answers the verb, and there is no next connection.
     Never,
@@ -53,7 +54,7 @@ struct Address(Arc<Way>);
 struct Way {
     dialer: Dialer<(u64, Memory)>,
     connections: AtomicU64,
-    /// To where it moves with the next verb.
+    /// The server to which it moves with the next verb.
     moves: Mutex<Option<(When, Memory)>>,
     is_cut: AtomicBool,
     is_slow: AtomicBool,
@@ -94,7 +95,7 @@ impl Address {
         self.0.is_slow.store(is_slow, Ordering::SeqCst);
     }
 
-    /// Makes a new connection, on which the server tells which one it is, or cannot.
+    /// Makes a new connection, on which the server identifies itself, or cannot.
     fn is_nameless(&self, is_nameless: bool) {
         self.0.is_nameless.store(is_nameless, Ordering::SeqCst);
         self.connect(self.connection().expect("it is not cut off").1);
@@ -114,7 +115,7 @@ impl Address {
         }
     }
 
-    /// Returns the server that carries a verb out, and what happens when it has.
+    /// Returns the server that carries a verb out, and the move that follows.
     fn carrier(&self) -> Result<(Memory, Then<'_>), Fault> {
         let mut moves = self.0.moves.lock().unwrap().take();
         match moves.take() {
@@ -208,7 +209,7 @@ impl Backend for Address {
     }
 }
 
-/// Three servers, a client with an address for each of them, and one that is next to them.
+/// Three servers, a client with an address for each of them, and a client whose addresses stay.
 struct Moving {
     servers: [Memory; 3],
     addresses: [Address; 3],
@@ -227,7 +228,7 @@ impl Moving {
         Self { servers, addresses, ours, theirs }
     }
 
-    /// Wins on the first two servers only, and the third one cannot be reached.
+    /// Wins on the first two servers only, while the third one is unreachable.
     async fn hold_on_two(&self) -> Claim {
         self.addresses[2].is_cut(true);
         let mut claim = claim();
@@ -298,7 +299,7 @@ async fn an_attempt_counts_a_server_once() {
     }
 }
 
-/// An address that led to the first server may have done so while it was asked.
+/// Counts no vote by an address that may have led to the first server during the request.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_counts_a_server_once_while_an_address_moves_away() {
     for when in MEANWHILE {
@@ -335,9 +336,9 @@ async fn a_release_counts_a_server_once_while_an_address_moves_away() {
     }
 }
 
-/// A third server may have answered, though both that are known are others.
+/// Counts no vote that a third server may have given, though both known servers are others.
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_was_replaced_twice_proves_nothing() {
+async fn a_connection_that_was_replaced_twice_is_no_proof() {
     let when = When::ThereAndBack;
     let moving = Moving::start().await;
     moving.addresses[2].is_cut(true);
@@ -360,9 +361,9 @@ async fn a_connection_that_was_replaced_twice_proves_nothing() {
     assert!(answer.is_err(), "one server has said it twice: {answer:?}");
 }
 
-/// What was told on a connection that is replaced by then is nobody's identity.
+/// Trusts no identity from a connection that is replaced by then.
 #[tokio::test(start_paused = true)]
-async fn an_identity_that_is_told_late_does_not_count() {
+async fn a_late_identity_does_not_count() {
     let moving = Moving::start().await;
     moving.addresses[2].is_cut(true);
     moving.addresses[1].moves(When::Before, &moving.servers[1]);
@@ -371,7 +372,7 @@ async fn an_identity_that_is_told_late_does_not_count() {
     assert!(!is_granted(&answer), "one server has voted twice");
 }
 
-/// A vote may be there, and so it is given back.
+/// Gives a vote back, since it may be there.
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_unknown_origin_is_in_doubt() {
     let moving = Moving::start().await;
@@ -381,7 +382,7 @@ async fn an_answer_of_unknown_origin_is_in_doubt() {
     let fault = moving.ours.try_acquire(&ours).await.expect_err("two are away");
     assert_eq!(fault.effect(), Effect::Unknown, "{fault:?}");
     moving.addresses[1].is_cut(false);
-    // The third one may have a vote as well, for all we know.
+    // The third one may have a vote as well.
     drop(moving.ours.release(&ours, ReleaseMode::after_unknown_outcome()).await);
     assert!(moving.servers[1].inspect(&name()).await.unwrap().holders.is_empty(), "a vote is left");
 }
@@ -429,9 +430,9 @@ async fn a_release_counts_a_server_once() {
     }
 }
 
-/// The server lets go what it is asked for first, and the answer to that arrives last.
+/// Releases in order although the answer to the first request arrives last.
 #[tokio::test(start_paused = true)]
-async fn a_release_counts_a_server_that_let_go_by_its_slow_address() {
+async fn a_release_counts_a_server_that_released_by_its_slow_address() {
     let moving = Moving::start().await;
     let held = moving.hold_on_all().await;
     moving.addresses[0].is_slow(true);
@@ -461,7 +462,7 @@ async fn a_look_from_outside_counts_a_server_once() {
     }
 }
 
-/// Each server is still counted, and only once.
+/// Counts each server still, and only once.
 #[tokio::test(start_paused = true)]
 async fn members_may_swap_their_addresses() {
     for when in ALWAYS {
@@ -469,7 +470,7 @@ async fn members_may_swap_their_addresses() {
         let held = moving.hold_on_two().await;
         moving.addresses[0].moves(when, &moving.servers[1]);
         moving.addresses[1].moves(when, &moving.servers[0]);
-        // While they move, a server may have answered for either of them.
+        // While they move, either server may have answered.
         let answer = moving.renew(&held).await;
         assert!(when != When::Before || matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
         let answer = moving.renew(&held).await;
@@ -480,7 +481,7 @@ async fn members_may_swap_their_addresses() {
     }
 }
 
-/// An address that is back at its server in time costs nothing.
+/// Loses nothing by an address that is back at its server in time.
 #[tokio::test(start_paused = true)]
 async fn a_lock_outlives_an_address_that_comes_back() {
     let moving = Moving::start().await;
@@ -492,8 +493,8 @@ async fn a_lock_outlives_an_address_that_comes_back() {
     assert!(matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
 }
 
-/// The third member took no part, and its address leads to a server that is counted already. The
-/// vote there is the old one, whichever address is answered first.
+/// Counts the old vote only, whichever address answers first. The third member took no part, and
+/// its address leads to a server that is counted already.
 #[tokio::test(start_paused = true)]
 async fn a_lock_outlives_the_move_of_an_address_without_a_vote() {
     for (slow, third) in [(0, 0), (1, 1), (2, 0), (2, 1)] {
@@ -516,8 +517,7 @@ async fn a_lock_outlives_the_move_of_an_address_without_a_vote() {
     }
 }
 
-/// An attempt that was not answered may land late, and by then the address leads to a server that
-/// has not held the lock all the time.
+/// Counts no late attempt at an address that leads to a server without an unbroken hold by then.
 #[tokio::test(start_paused = true)]
 async fn a_vote_that_landed_late_elsewhere_does_not_count_as_the_one_before() {
     let moving = Moving::start().await;
@@ -535,7 +535,7 @@ async fn a_vote_that_landed_late_elsewhere_does_not_count_as_the_one_before() {
     assert!(answer.is_err(), "the fourth server was not asked before: {answer:?}");
 }
 
-/// A server that is no member has no vote of what was granted before.
+/// Finds no vote of an earlier grant on a server that is no member.
 #[tokio::test(start_paused = true)]
 async fn a_vote_does_not_move_with_an_address() {
     let moving = Moving::start().await;
@@ -546,7 +546,7 @@ async fn a_vote_does_not_move_with_an_address() {
     assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
 }
 
-/// A memory that does not tell which server it is.
+/// A memory that does not identify itself.
 #[derive(Clone, Debug)]
 struct Nameless;
 
@@ -569,7 +569,7 @@ async fn members_that_may_be_the_same_server_are_refused() {
     assert!(text.contains("cannot tell which server it is"), "{text}");
 }
 
-/// One that comes later is not asked when the quorum is made.
+/// Asks a member that comes later only after the quorum is made.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_may_be_another_one_is_not_counted() {
     let servers = [Memory::new(), Memory::new()];
@@ -593,7 +593,7 @@ async fn a_member_that_may_be_another_one_is_not_counted() {
     assert!(!is_granted(&answer), "it may be the second member: {answer:?}");
 }
 
-/// Three healthy servers, of which one cannot tell which it is, and answers first.
+/// Acquires on three healthy servers, of which one cannot identify itself and answers first.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_cannot_tell_costs_no_other_vote() {
     for nameless in 0..3 {
@@ -617,7 +617,7 @@ async fn a_member_that_cannot_tell_costs_no_other_vote() {
     }
 }
 
-/// A Redis user that was not allowed `INFO` for a moment, for one.
+/// Covers, for example, a Redis user that was not allowed `INFO` for a moment.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_could_not_tell_is_asked_again() {
     let moving = Moving::start().await;

@@ -63,7 +63,7 @@ impl Nodes {
 
 /// A request for each verb is what members cost while their connections last.
 #[tokio::test]
-async fn who_a_server_is_is_asked_once_for_each_connection() {
+async fn a_server_is_identified_once_for_each_connection() {
     for forgets in [None, Some(Duration::from_secs(1))] {
         let nodes = Nodes::start();
         let ours = nodes.through_addresses(forgets).await;

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// Servers, each with a line that can be cut.
+/// Servers, each with a connection that can be cut.
 struct Members(Vec<(Memory, Arc<AtomicBool>)>);
 
 impl Members {
@@ -43,7 +43,7 @@ impl Members {
         self.builder().build().await.expect("a quorum can be made")
     }
 
-    /// Only these can be reached from now on.
+    /// Makes only these members reachable from now on.
     fn reach(&self, members: &[usize]) {
         for (member, (_, cut)) in self.0.iter().enumerate() {
             cut.store(!members.contains(&member), Ordering::SeqCst);
@@ -54,7 +54,7 @@ impl Members {
         self.0.iter().for_each(|(_, cut)| cut.store(false, Ordering::SeqCst));
     }
 
-    /// The member has given a number that is hours ahead of the clock.
+    /// Makes a member give a token that is hours ahead of the clock.
     async fn be_ahead(&self, member: usize, hours: u64) {
         let mut ahead = claim();
         let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
@@ -96,7 +96,7 @@ async fn renew(quorum: &Quorum, claim: &Claim) -> Result<Renewal, Fault> {
     quorum.renew(&[claim]).await.pop().expect("one answer for one claim")
 }
 
-/// One of the members answers attempts so late.
+/// Makes a quorum of which one member answers attempts this late.
 async fn with_late_answers(members: &[Memory], late: usize, by: Duration) -> Quorum {
     let builder = late_answers(members, late, by).members_remember();
     builder.build().await.expect("a quorum can be made")
@@ -112,7 +112,7 @@ fn late_answers(members: &[Memory], late: usize, by: Duration) -> QuorumBuilder 
     members.iter().enumerate().map(faulty).fold(Quorum::builder(), QuorumBuilder::member)
 }
 
-/// Lets what goes on in the background end.
+/// Lets the background tasks end.
 async fn settle() {
     sleep(Duration::from_millis(100)).await;
 }
@@ -136,12 +136,12 @@ async fn a_majority_of_the_configured_members_is_needed_not_of_the_reachable() {
     let fault = quorum.try_acquire(&claim()).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Unavailable);
     members.reach(&[0, 1, 4]);
-    // Nothing is left of the attempt that had two.
+    // No vote of the attempt that had two is left.
     win(&quorum, &mut claim()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_by_a_majority_keeps_nothing() {
+async fn a_claim_refused_by_a_majority_keeps_no_vote() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
     members.reach(&[0, 1]);
@@ -152,7 +152,8 @@ async fn who_is_refused_by_a_majority_keeps_nothing() {
     assert_eq!(members.holder(2).await, None);
 }
 
-/// One still has the vote of a claim that is just being let go, and one answers a little late: the lock is free.
+/// Keeps trying while one member still has the vote of a claim that is being released, and one
+/// answers a little late: the lock is free.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_is_a_little_late_is_not_contention() {
     for (held, late) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
@@ -163,9 +164,10 @@ async fn a_member_that_is_a_little_late_is_not_contention() {
     }
 }
 
-/// One refuses, one is late: there is no majority, and what the late one says does not matter any more.
+/// Finds contention as soon as one member refuses and one is late: without a majority, the answer
+/// of the late one does not matter.
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_keeps_nothing_where_the_answer_is_late() {
+async fn a_refused_claim_keeps_no_vote_where_the_answer_is_late() {
     for (held, late) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
         let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
         granted(members[held].try_acquire(&claim()).await);
@@ -196,7 +198,7 @@ async fn one_server_under_two_addresses_is_counted_once_if_it_comes_later() {
     a_twin_that_comes_later_is_not_counted(false).await;
 }
 
-/// It stands behind the one that is known, or before it.
+/// Adds the twin behind the known member, or before it.
 async fn a_twin_that_comes_later_is_not_counted(behind: bool) {
     let (one, other) = (Memory::new(), Memory::new());
     let up = Arc::new(AtomicBool::new(false));
@@ -242,7 +244,8 @@ async fn a_member_that_was_started_lately_is_not_counted() {
     win(&quorum, &mut both).await;
     quorum.release(&both, ReleaseMode::now()).await.unwrap();
 
-    // With one of the old ones only, there is no majority, until the new one is as old as leases are long.
+    // With one of the old members only, there is no majority until the new one is as old as leases
+    // are long.
     let taken = claim();
     granted(old[0].try_acquire(&taken).await);
     let answer = quorum.try_acquire(&claim()).await;
@@ -254,9 +257,10 @@ async fn a_member_that_was_started_lately_is_not_counted() {
     win(&quorum, &mut claim()).await;
 }
 
-/// A vote that is not counted is no reason to do without the one that makes the majority, however often that was late.
+/// Asks the member that makes the majority, however often it was late, because a vote that is not
+/// counted replaces none.
 #[tokio::test(start_paused = true)]
-async fn who_is_late_is_heard_where_another_one_is_not_counted() {
+async fn a_late_member_counts_where_another_one_does_not() {
     let old = [Memory::new(), Memory::new()];
     sleep(Duration::from_secs(70)).await;
     let members = [old[0].clone(), old[1].clone(), Memory::new()];
@@ -280,8 +284,8 @@ async fn leases_are_no_longer_than_a_restarted_member_stays_out() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
-/// A minimum hold may be far longer than that: then it is renewed until it is over, and whoever restarts meanwhile
-/// finds nobody out of the way.
+/// Renews a minimum hold until it is over, since it may be far longer than the longest lease. A
+/// member that restarts meanwhile counts again, and no vote is in its way.
 #[tokio::test(start_paused = true)]
 async fn a_minimum_hold_that_outlasts_the_longest_lease_is_kept_although_a_member_restarts() {
     let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
@@ -306,7 +310,7 @@ async fn a_minimum_hold_that_outlasts_the_longest_lease_is_kept_although_a_membe
     assert!(kept >= TTL * 6, "somebody else had it after {kept:?}");
 }
 
-/// The grant is good for as long as a majority keeps it, counted from before the first was asked.
+/// Grants for as long as a majority keeps the lock, counted from before the first request.
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_that_of_the_majority_that_is_left_last() {
     let slow = |delay| {
@@ -328,7 +332,7 @@ async fn the_lease_is_that_of_the_majority_that_is_left_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_needs_a_majority_and_wins_back_what_is_free() {
+async fn a_renewal_needs_a_majority_and_wins_free_votes_back() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
     let mut held = claim();
@@ -345,7 +349,7 @@ async fn a_renewal_needs_a_majority_and_wins_back_what_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_one_has_is_not_won_back() {
+async fn the_vote_of_another_claim_is_not_won_back() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
     let mut held = claim();
@@ -359,8 +363,8 @@ async fn what_another_one_has_is_not_won_back() {
     assert_eq!(members.holder(1).await, Some(foreign.owner));
 }
 
-/// One member forgets us and lets us in again, then another one forgets us: two have a vote of ours, and no
-/// majority has had it all the time.
+/// Loses the lock after one member forgets the claim and grants it again, and then another one
+/// forgets it. Two members have a vote of the claim, and no majority has had it all the time.
 #[tokio::test(start_paused = true)]
 async fn two_failures_never_add_up_to_a_majority() {
     let members = Members::of(3);
@@ -378,10 +382,11 @@ async fn two_failures_never_add_up_to_a_majority() {
     assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
 }
 
-/// Who only renews a lock that was won elsewhere forgets in between which votes are old: so none is won back for it, and two
-/// failures do not add up. Who keeps it wins back.
+/// Wins no vote back for a client that only renews a lock that was won elsewhere. Such a client
+/// does not remember which votes are old, and so two failures do not add up. The client that keeps
+/// the lock wins votes back.
 #[tokio::test(start_paused = true)]
-async fn who_renews_a_claim_that_was_won_elsewhere_wins_nothing_back() {
+async fn a_client_that_renews_a_claim_won_elsewhere_wins_no_vote_back() {
     for keeps_it in [false, true] {
         let members = Members::of(3);
         let mut held = claim();
@@ -406,8 +411,9 @@ async fn who_renews_a_claim_that_was_won_elsewhere_wins_nothing_back() {
     }
 }
 
-/// An attempt that nobody waits for any more lands when the majority is gone, and just before a renewal that began when
-/// it was there: what that renewal finds has not held together with the majority.
+/// Confirms no vote by a renewal that began before an abandoned attempt landed. The attempt lands
+/// when the majority is gone, and just before the renewal finds it. So the votes that the renewal
+/// finds have not been held together with the majority.
 #[tokio::test(start_paused = true)]
 async fn a_vote_that_lands_during_a_renewal_is_not_confirmed_by_it() {
     let millis = Duration::from_millis;
@@ -432,7 +438,7 @@ async fn a_vote_that_lands_during_a_renewal_is_not_confirmed_by_it() {
         win(&quorum, &mut held).await;
         settle().await;
         assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
-        // One forgets it, and somebody else has the lock meanwhile.
+        // One member forgets it, and a rival has the lock meanwhile.
         let (forgets, rival) = ((late + 1) % 3, claim());
         members[forgets].evict(&name());
         for member in [forgets, late] {
@@ -452,7 +458,7 @@ async fn a_vote_that_lands_during_a_renewal_is_not_confirmed_by_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_won_back_counts_once_it_is_confirmed() {
+async fn a_vote_won_back_counts_once_it_is_confirmed() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
     let mut held = claim();
@@ -484,7 +490,8 @@ async fn a_vote_that_comes_late_because_the_process_was_stopped_counts_once_it_i
         for member in 0..3 {
             assert_eq!(members.holder(member).await, Some(claim.owner));
         }
-        // One of those who were asked at first forgets it: the late one cannot stand in for it.
+        // One of the members that were asked at first forgets it: the late one cannot stand in for
+        // it.
         members.0[voters[0]].0.evict(&name());
         let renewal = renew(&quorum, &claim).await.unwrap();
         assert_eq!(matches!(renewal, Renewal::Held(_)), is_held, "{stopped:?}: {renewal:?}");
@@ -526,8 +533,8 @@ async fn a_release_is_that_of_a_majority() {
     assert_eq!(fault.effect(), Effect::Unknown);
 }
 
-/// A process stands still in the middle of a release, and finds the rest lapsed. What the first member was told has made a
-/// majority for somebody else by then.
+/// Leaves a rival's lock alone in a release that stands still half-way. The process finds the rest
+/// lapsed, and the first member's answer has helped a rival to a majority by then.
 #[tokio::test(start_paused = true)]
 async fn a_release_during_which_the_lease_ends_does_not_say_that_it_was_not_held() {
     let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
@@ -549,7 +556,7 @@ async fn a_release_during_which_the_lease_ends_does_not_say_that_it_was_not_held
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_won_back_is_not_released_as_if_it_had_been_held() {
+async fn a_vote_won_back_is_not_released_as_held() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
     let mut held = claim();
@@ -565,10 +572,10 @@ async fn what_was_won_back_is_not_released_as_if_it_had_been_held() {
     assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
 }
 
-/// The vote was lost, asked for again, and granted when nobody waited for the answer any more; in between another one had the
-/// lock.
+/// Does not confirm a vote that was lost, requested again, and granted after its caller gave up. A
+/// rival had the lock in between.
 #[tokio::test(start_paused = true)]
-async fn what_landed_late_is_not_released_as_if_it_had_been_held() {
+async fn a_late_vote_is_not_released_as_held() {
     let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
     let is_late = Arc::new(AtomicBool::new(false));
     let late = Arc::clone(&is_late);
@@ -599,10 +606,10 @@ async fn what_landed_late_is_not_released_as_if_it_had_been_held() {
     assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
 }
 
-/// Attempts of which nobody has heard are not undone by a release before they land: core has to let the claim go, and then
-/// they are refused.
+/// Undoes attempts without an answer only after they have landed. Core has to release the claim,
+/// and then members refuse them.
 #[tokio::test(start_paused = true)]
-async fn what_may_land_yet_is_unknown_and_locks_nobody_out() {
+async fn an_attempt_that_may_still_land_is_unknown_and_excludes_no_client() {
     for down in [None, Some(0), Some(1), Some(2)] {
         let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
         let is_first = Arc::new(AtomicBool::new(true));
@@ -629,9 +636,10 @@ async fn what_may_land_yet_is_unknown_and_locks_nobody_out() {
     }
 }
 
-/// Its holder lets go while it is broken: at one member the one comes first, at the next the other.
+/// Breaks a lock while its holder releases it: at one member the break comes first, at the next the
+/// release.
 #[tokio::test(start_paused = true)]
-async fn a_break_that_has_ended_a_minority_does_not_say_that_it_did_nothing() {
+async fn a_break_that_ended_a_minority_has_an_unknown_outcome() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
     let mut held = claim();
@@ -647,9 +655,10 @@ async fn a_break_that_has_ended_a_minority_does_not_say_that_it_did_nothing() {
     assert!(!quorum.break_lock(&name(), &held.owner).await.unwrap());
 }
 
-/// Nor does one that may have: a member says nothing. One that says that it was not asked has changed nothing.
+/// Changes nothing at a member that says that it was not asked. A member without an answer may have
+/// been changed.
 #[tokio::test(start_paused = true)]
-async fn a_break_of_which_a_member_says_nothing_does_not_say_that_it_did_nothing() {
+async fn a_break_without_an_answer_of_a_member_has_an_unknown_outcome() {
     for is_told in [true, false] {
         let members = Members::of(3);
         let builder = Quorum::builder()
@@ -670,7 +679,7 @@ async fn a_break_of_which_a_member_says_nothing_does_not_say_that_it_did_nothing
     }
 }
 
-/// A member that is not there for breaks; whether it says so.
+/// A member that is absent for breaks, and whether it says so.
 #[derive(Debug)]
 struct Unbroken(bool);
 
@@ -684,9 +693,10 @@ impl Layer for Unbroken {
     }
 }
 
-/// One member has not heard of a release. Alone it keeps nobody out, but beside one that is away.
+/// Keeps no client out with one member that has missed a release, but does so while another one is
+/// away.
 #[tokio::test(start_paused = true)]
-async fn a_member_that_has_not_heard_of_a_release_keeps_out_who_misses_another_one() {
+async fn a_member_that_missed_a_release_excludes_clients_while_another_is_away() {
     for missing in [None, Some(0), Some(1)] {
         let members = Members::of(3);
         let theirs = members.0.iter().map(|(memory, _)| (memory.clone(), Arc::default()));
@@ -730,7 +740,7 @@ async fn a_release_reaches_a_member_that_was_away() {
     assert_eq!(members.holder(2).await, None, "only its lease ends it");
 }
 
-/// Members that answer until they are told to do something else with verbs of this kind.
+/// Makes members that answer until they are told to do otherwise with verbs of this kind.
 fn injected(
     members: &[Memory],
     how: impl Fn(usize, Verb) -> Injection + Clone + Send + Sync + 'static,
@@ -743,8 +753,8 @@ fn injected(
     builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember()
 }
 
-/// One hangs while a thousand locks are let go, and then another one loses a release: that one is repeated at once, and
-/// what is repeated at the other has a bound.
+/// Bounds the repeated releases at one member. One hangs while a thousand locks are released, and
+/// then another one loses a release, which is repeated at once.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_hangs_keeps_no_release_from_another_one() {
     const MANY: usize = 3000;
@@ -784,7 +794,7 @@ async fn a_member_that_hangs_keeps_no_release_from_another_one() {
     assert!(members[1].inspect(&last.name).await.unwrap().holders.is_empty(), "not repeated");
 }
 
-/// Of two members that were not needed for a grant one hangs: the other one is asked no later, and its vote counts.
+/// Asks one of two spare members no later although the other one hangs, and counts its vote.
 #[tokio::test(start_paused = true)]
 async fn votes_that_were_not_needed_are_asked_for_together() {
     for hung in 0..5 {
@@ -820,9 +830,9 @@ async fn voters(members: &[Memory]) -> Vec<usize> {
     voters
 }
 
-/// What goes unanswered would have to be let go, each time.
+/// Asks no member without need, since each request without an answer would have to be undone.
 #[tokio::test(start_paused = true)]
-async fn who_is_behind_is_not_asked_for_a_vote_that_is_not_needed() {
+async fn a_lagging_member_is_not_asked_for_a_needless_vote() {
     for hung in 0..3 {
         let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
         let asked = Arc::new(AtomicU64::new(0));
@@ -851,13 +861,13 @@ async fn who_is_behind_is_not_asked_for_a_vote_that_is_not_needed() {
     }
 }
 
-/// Whatever two majorities serve two grants.
+/// Grants rising tokens for every pair of majorities.
 #[tokio::test(start_paused = true)]
 async fn tokens_grow_across_majorities() {
     let members = Members::of(5);
     let quorum = members.quorum().await;
     let majorities = [[0, 1, 2], [2, 3, 4], [0, 3, 4], [0, 1, 4], [1, 2, 3], [0, 1, 2]];
-    // Members whose numbers are far from each other.
+    // Members whose tokens are far from each other.
     for member in 0..5 {
         members.be_ahead(member, member as u64 * 7 % 5).await;
     }
@@ -880,10 +890,10 @@ async fn tokens_grow_across_majorities() {
     }
 }
 
-/// A member that is too low is asked again, and before its answer is there the others are a majority by themselves:
-/// that call is under way when the grant is let go.
+/// Releases a grant during the call that raises a member's token. Before the answer of that member,
+/// the others are a majority by themselves.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_waits_for_leaves_no_vote() {
+async fn an_abandoned_call_leaves_no_vote() {
     for ahead in [[1, 2, 2], [2, 1, 2], [2, 2, 1], [1, 2, 3]] {
         let members = Members::of(3);
         for (member, hours) in ahead.into_iter().enumerate() {
@@ -923,7 +933,7 @@ async fn one_round_is_enough_where_clocks_agree() {
     }
 }
 
-/// A client that locks seldom finds one member hung each time: patience with it does not grow by having been patient.
+/// Waits no longer for a hung member because it waited before, for a client that locks seldom.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_hangs_costs_no_more_the_more_often_it_is_met() {
     for hung in 0..3 {
@@ -948,7 +958,7 @@ async fn a_member_that_hangs_costs_no_more_the_more_often_it_is_met() {
     }
 }
 
-/// Where all take longer than before, that is the usual thing soon, and no more are asked than are needed.
+/// Gets used to slower members soon, and then asks no more of them than it needs.
 #[tokio::test(start_paused = true)]
 async fn a_way_that_has_become_longer_is_got_used_to() {
     let members: Vec<_> = (0..5).map(|_| Memory::new()).collect();
@@ -976,7 +986,8 @@ async fn a_way_that_has_become_longer_is_got_used_to() {
     assert_eq!(asked.load(Ordering::SeqCst) - before, 3);
 }
 
-/// The members in the order in which they are asked for the lock: the first two are asked together.
+/// Returns the members in the order in which they are asked for the lock: the first two are asked
+/// together.
 async fn in_order() -> [usize; 3] {
     let members = Members::of(3);
     win(&members.quorum().await, &mut claim()).await;
@@ -988,9 +999,9 @@ async fn in_order() -> [usize; 3] {
     [first, (first + 1) % 3, (first + 2) % 3]
 }
 
-/// A majority has voted, and the request to raise the number of the second member takes so long.
-/// Meanwhile that member loses the vote to a rival, which wins there and at the third member.
-/// Returns the task that acquires, and the rival's claim, whose min_token is its token.
+/// Loses the second member's vote during the request that raises its token, which takes this long.
+/// A majority has voted before. A rival then wins at that member and at the third one. Returns the
+/// task that acquires, and the rival's claim, whose min_token is its token.
 async fn loses_a_vote_during_a_raise(
     members: &Members,
     raise_takes: Duration,
@@ -1019,7 +1030,7 @@ async fn loses_a_vote_during_a_raise(
     (winning, rival)
 }
 
-/// The member is gained again with a number that is higher by then, when the claim insists.
+/// Wins the member again, with a token that is higher by then, when the claim tries again.
 #[tokio::test(start_paused = true)]
 async fn the_token_is_that_of_the_majority_that_wins() {
     let members = Members::of(3);
@@ -1034,14 +1045,13 @@ async fn the_token_is_that_of_the_majority_that_wins() {
     assert!(token > rival.min_token, "{token:?} after {:?}", rival.min_token);
 }
 
-/// The member is free again when the raise arrives, and votes anew with a number that is higher by
-/// then.
+/// Gets a new vote with a higher token if the member is free again when the raise arrives.
 #[tokio::test(start_paused = true)]
 async fn a_vote_that_is_cast_anew_during_a_raise_gives_the_token() {
     the_highest_vote_gives_the_token(Duration::from_millis(5)).await;
 }
 
-/// The raise is so late that the third member is asked, whose number is higher by then.
+/// Asks the third member when the raise is late, whose token is higher by then.
 #[tokio::test(start_paused = true)]
 async fn a_vote_that_is_cast_instead_of_a_raise_gives_the_token() {
     the_highest_vote_gives_the_token(Duration::from_millis(500)).await;
@@ -1063,13 +1073,13 @@ async fn the_highest_vote_gives_the_token(raise_takes: Duration) {
     assert!(storing >= 2, "{storing} members have stored the token");
 }
 
-/// Forty claims at once on five members: votes are split, and still somebody wins each time.
+/// Grants forty concurrent claims on five members, one after another, although votes are split.
 #[tokio::test(start_paused = true)]
 async fn split_votes_are_broken() {
     let members = Members::of(5);
     let mut racing = tokio::task::JoinSet::new();
     for nth in 0..40_u64 {
-        // Each one's requests arrive in an order of their own.
+        // The requests of each claim arrive in an order of their own.
         let far = members.0.iter().enumerate().map(|(member, (memory, _))| {
             let far = Duration::from_millis((nth * 7 + member as u64 * 11) % 5);
             FaultInjector::new(Arc::new(memory.clone()), move |_| Injection::DelayRequest(far))
@@ -1089,7 +1099,7 @@ async fn split_votes_are_broken() {
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
-/// Of several that only try, one gets it: it is free.
+/// Grants a free lock to one of several concurrent tries.
 #[tokio::test(start_paused = true)]
 async fn of_several_tries_one_wins() {
     for size in [3, 5] {
@@ -1098,7 +1108,7 @@ async fn of_several_tries_one_wins() {
             let mut racing = tokio::task::JoinSet::new();
             for nth in 0..size as u64 {
                 let far = members.0.iter().enumerate().map(|(member, (memory, _))| {
-                    // Each one is next to another member.
+                    // Each client is next to another member.
                     let far = Duration::from_millis((nth + member as u64 + round) % size as u64);
                     FaultInjector::new(Arc::new(memory.clone()), move |_| {
                         Injection::DelayRequest(far)
@@ -1140,7 +1150,7 @@ async fn inspect_shows_the_majority_and_each_member() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_number_is_higher_does_not_hide_the_token() {
+async fn a_member_with_a_higher_token_does_not_hide_the_grants() {
     for ahead in 0..3 {
         let members = Members::of(3);
         members.be_ahead(ahead, 1).await;

@@ -1,8 +1,8 @@
-//! Many contenders on several threads, who hold, try, give up and go away at any time: nobody is forgotten, and
-//! nothing is left. `STRESS_SECS` makes it longer.
+//! Many contenders on several threads, which hold, try, give up and disappear at any time. Each of
+//! them is served, and nothing is left. `STRESS_SECS` makes it longer.
 //!
-//! Leases are much longer than anybody may wait here. So whoever is not woken, or stands before a vote that nobody
-//! takes back, is found out.
+//! Leases are much longer than any wait here. So the test detects a waiter that is not woken, and a
+//! vote that is never undone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const CONTENDERS: usize = 12;
 const NAMES: [&str; 2] = ["a", "b"];
 const TTL: Duration = Duration::from_secs(60);
 
-/// Far more than the wait of anybody whose turn comes, and less than the lease.
+/// Far more than the wait of a client whose turn comes, and less than the lease.
 const STUCK: Duration = Duration::from_secs(30);
 
 fn lasts() -> Duration {
@@ -26,7 +26,7 @@ fn lasts() -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_stuck_on_members_in_memory() {
+async fn each_contender_is_served_by_members_in_memory() {
     for size in [3, 5] {
         let members: Vec<_> = (0..size).map(|_| Memory::new()).collect();
         let far = |member: &Memory| {
@@ -46,7 +46,7 @@ async fn nobody_is_stuck_on_members_in_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_stuck_on_redis() {
+async fn each_contender_is_served_by_redis() {
     let nodes: Vec<_> = (0..3).map(|_| Redis::start(RedisOptions::new())).collect();
     let mut lockers = Vec::new();
     for _ in 0..CONTENDERS {
@@ -99,13 +99,13 @@ async fn contend(lockers: Vec<Locker>, members: Vec<Arc<dyn Backend>>) {
     assert!(served > 100, "{served} turns were served");
 }
 
-/// True if it had the lock.
+/// Returns true if it had the lock.
 async fn turn(locks: &Locker, name: &str) -> Result<bool, Error> {
     let lock = locks.lock(name)?.ttl(TTL);
     match fastrand::u8(..8) {
         0 => {
             let patience = Duration::from_micros(fastrand::u64(..20_000));
-            // Dropped wherever it is then.
+            // Dropped at whichever await it has reached.
             match tokio::time::timeout(patience, lock.acquire()).await {
                 Ok(guard) => guard?.release().await?,
                 Err(_) => return Ok(false),
@@ -139,7 +139,7 @@ async fn free_in_the_end(members: &[Arc<dyn Backend>], name: &str) {
     }
 }
 
-/// Who has it where; empty if nobody has.
+/// Returns the holder at each member; empty without one.
 async fn seen(members: &[Arc<dyn Backend>], name: &str) -> String {
     let name = LockName::new(name).expect("a good name");
     let mut seen = String::new();

@@ -8,7 +8,8 @@ use tokio::time::timeout;
 
 use crate::ballot::Ballot;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
-use crate::quorum::{Inner, bounded};
+use crate::fault::bounded;
+use crate::quorum::Inner;
 use crate::server::Origin;
 
 impl Inner {

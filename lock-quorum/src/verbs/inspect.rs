@@ -6,7 +6,8 @@ use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, M
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
-use crate::quorum::{Inner, bounded, no_majority};
+use crate::fault::{bounded, no_majority};
+use crate::quorum::Inner;
 use crate::server::duplicates;
 
 const ENDED_IN_PART: &str =

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
-use crate::quorum::{Inner, bounded, no_majority};
+use crate::fault::{bounded, no_majority};
+use crate::quorum::Inner;
 use crate::round::{DECISIVE_GRACE, GRACE};
 use crate::server::{Origin, duplicates};
 

@@ -10,7 +10,8 @@ use lock_core::{Effect, FencingToken};
 use crate::ballot::{combined_grant, just_below};
 use crate::calls::Calls;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
-use crate::quorum::{Inner, bounded, no_majority};
+use crate::fault::{bounded, no_majority};
+use crate::quorum::Inner;
 use crate::server::{Origin, duplicates};
 
 /// The answer of one member for one claim.

@@ -1,4 +1,4 @@
-//! Lock spaces of several members, as the laws want them.
+//! Lock spaces of several members, as the laws need them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ impl InMemory {
         }
     }
 
-    /// As a quorum has them unless it is told otherwise, but for a longest lease that carries the checks.
+    /// Makes members with the defaults of a quorum, and a longest lease that suffices for the
+    /// checks.
     pub(crate) fn that_forget(size: usize) -> Self {
         Self { age: Age::of_those_that_forget(Duration::from_secs(200)), ..Self::of(size) }
     }
@@ -60,7 +61,7 @@ impl Harness for InMemory {
     }
 }
 
-/// Real servers. All that breaks them, or the ways to them, breaks them together.
+/// Real servers. A fault hits all of them, or the ways to them, together.
 pub(crate) struct OnServers {
     servers: Servers,
     network: Network,
@@ -69,7 +70,7 @@ pub(crate) struct OnServers {
 
 struct Servers {
     all: Vec<Server>,
-    /// How many of them fail, if they do.
+    /// How many of them a fault hits.
     broken: usize,
 }
 
@@ -95,12 +96,12 @@ impl OnServers {
         Self { servers: Servers { broken: all.len(), all }, network, age }
     }
 
-    /// Nothing breaks: where servers do, the checks ask for leases of minutes.
+    /// Leaves faults out, because the checks with faults use leases of minutes.
     pub(crate) fn that_forget(self) -> Self {
         Self { age: Age::of_those_that_forget(Duration::from_secs(12)), ..self }
     }
 
-    /// Only a majority fails, and the others have to be put up with.
+    /// Lets only a majority fail, while the others stay up.
     pub(crate) fn of_which_most_fail(self) -> Self {
         let broken = self.servers.all.len() / 2 + 1;
         let servers = Servers { broken, ..self.servers };
@@ -169,7 +170,7 @@ impl Server {
         }
     }
 
-    /// The names of the checks are plain, so they are the keys.
+    /// Removes the keys, which are the names, since the names of the checks need no encoding.
     fn evict(&self, name: &LockName) {
         match self {
             Self::Redis(server) => drop(server.command(&["DEL", name.as_str()])),
@@ -209,7 +210,8 @@ impl ServerProcess for Servers {
     }
 }
 
-/// One member of each kind. With files among them it is a lock of one host, which is asked nothing about networks.
+/// One member of each kind. With files among them the locks belong to one host, and the laws about
+/// networks do not apply.
 pub(crate) struct Mixed {
     redis: Server,
     memcached: Server,
@@ -242,7 +244,8 @@ impl Harness for Mixed {
     }
 }
 
-/// Members have just been started, so they count at once if they remember, and otherwise when they are old enough.
+/// The age of members: they have just been started. Members that remember count at once, others
+/// when they are old enough.
 struct Age {
     longest_lease: Option<Duration>,
     is_enough: OnceCell<()>,

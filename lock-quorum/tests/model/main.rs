@@ -1,19 +1,20 @@
-//! The quorum's algorithm as a model, and every state that it can get into within small bounds.
+//! The quorum's algorithm as a model, and every state that it can reach within small bounds.
 //!
-//! `stateright` goes through all orders in which requests and answers arrive late or never, clients pause and
-//! leases end, for three members and two or three claims. It has to find what is published about Redlock
-//! without fencing tokens (Martin Kleppmann, "How to do distributed locking", 2016): a client that pauses
-//! between its check and its write, and members whose clocks step or that restart without their data. With
-//! tokens that a majority has stored, it must find nothing of that at the resource; and while the assumptions
-//! hold, no two claims that overlap at all. One mistake at a time (`Mistake`) must be found as well: a mistake
-//! that is not found out is a hole in the model.
+//! `stateright` visits all orders in which requests and answers arrive late or never, clients pause
+//! and leases end, for three members and two or three claims. It has to find the published
+//! counter-examples to Redlock without fencing tokens (Martin Kleppmann, "How to do distributed
+//! locking", 2016). There, a client pauses between its check and its write, or members' clocks
+//! step, or members restart without their data. With tokens that a majority has stored, none of
+//! these may reach the resource. While the assumptions hold, no two claims may overlap at all. Each
+//! planted mistake (`Mistake`) must be found as well: a mistake that stays hidden is a hole in the
+//! model.
 //!
 //! A pass proves nothing about larger bounds or about the code: change both together.
 //!
 //! The model has no retries, no waiting and no tombstones. A late request takes no vote, except one
-//! that wins a vote back: its caller may give up, and it may land later, also during a renewal. Votes
-//! that arrive after the grant do not count here. In the code they do; `docs/design/quorum.md` names
-//! the gap.
+//! that wins a vote back: its caller may give up, and it may land later, also during a renewal.
+//! Votes that arrive after the grant do not count here. In the code they do;
+//! `docs/design/quorum.md` names the gap.
 
 mod world;
 
@@ -41,28 +42,29 @@ fn a_member_that_restarts_empty_does_no_harm_while_it_is_not_counted() {
     keeps("rejoining", &Rules::rejoining(), &[NO_OVERLAP, TOKENS_GROW]);
 }
 
-/// Two members that forget are more than a majority of three bears: two may hold it then, until the next renewal.
+/// Finds two holders when two members forget, which is more than a majority of three bears. That
+/// lasts until the next renewal.
 #[test]
-fn failures_never_add_up_to_a_majority_that_nobody_has_had() {
+fn failures_never_add_up_to_a_majority_that_never_was() {
     keeps("members that forget", &Rules::forgetting(), &[RENEWED]);
     keeps("attempts that land late", &Rules::straying(), &[RENEWED]);
     finds("two members that forget", &Rules::forgetting(), NO_OVERLAP);
 }
 
-/// A client whose addresses come to lead to members that it has asked already.
+/// Covers a client whose addresses move to members that it has asked already.
 #[test]
-fn a_member_is_counted_once_whatever_leads_to_it() {
+fn a_member_is_counted_once_for_all_its_addresses() {
     keeps("an address that moves", &Rules::moving(), &[NO_OVERLAP, TOKENS_GROW]);
     keeps("while the lock is held", &Rules::moving_while_held(), &[NO_OVERLAP, RENEWED]);
 }
 
-/// Two may hold it then, and the one that was granted later may have the lower token. It is refused.
+/// Finds two holders, of which the later one may have the lower token. The resource refuses it.
 #[test]
 fn clocks_that_step_do_no_harm_to_a_resource_that_checks_tokens() {
     keeps("steps", &Rules::steps(), &[TOKENS_FOLLOW, FENCED]);
 }
 
-/// The published counter-examples.
+/// Finds the published counter-examples.
 #[test]
 fn without_tokens_a_pause_is_enough() {
     finds("a paused client", &Rules::writing(), UNFENCED);
@@ -100,7 +102,7 @@ fn every_mistake_is_found_out() {
     }
 }
 
-/// Where members disagree about the number, a second round makes them agree.
+/// Covers a second round, in which members that disagree about the token come to agree.
 #[test]
 fn members_that_disagree_are_raised() {
     keeps("uneven", &Rules::uneven(), &[NO_OVERLAP, TOKENS_GROW]);
@@ -121,7 +123,7 @@ fn keeps(run: &str, rules: &Rules, promises: &[&'static str]) {
                 let path = found.map(stateright::Path::into_actions);
                 assert!(path.is_none(), "{run}: not so that {}: {path:?}", property.name);
             }
-            // Otherwise the model is right about nothing.
+            // Otherwise the model checks nothing.
             _ => assert!(found.is_some(), "{run}: it never happens that {}", property.name),
         }
     }
@@ -130,7 +132,7 @@ fn keeps(run: &str, rules: &Rules, promises: &[&'static str]) {
 fn finds(run: &str, rules: &Rules, property: &'static str) {
     let rules = rules.clone().promising(&[property]);
     let found = HasDiscoveries::AnyOf(BTreeSet::from([property]));
-    // Breadth first, for the shortest way to it.
+    // Breadth first, for the shortest counter-example.
     let checker = rules.checker().finish_when(found).spawn_bfs().join();
     let states = checker.unique_state_count();
     let path = checker.discovery(property);

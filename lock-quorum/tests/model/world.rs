@@ -1,4 +1,4 @@
-//! Members, clients, and what is on its way between them.
+//! Members, clients, and the messages between them.
 
 use stateright::{Model, Property};
 
@@ -14,20 +14,21 @@ pub(crate) const RENEWED: &str = "nobody is renewed who was without a majority f
 
 const MEMBERS: usize = 3;
 const LEASE: Time = 2;
-/// How much earlier than the lease the holder gives up.
+/// How much earlier than the lease the holder stops.
 const MARGIN: Time = 1;
-/// How much a client's clock falls behind from one reading to a later one. At worst it does, so it does.
+/// How much a client's clock falls behind from one reading to a later one. The model assumes the
+/// worst case.
 const LAG: Time = 1;
-/// How much numbers that are taken from the clock grow in a tick.
+/// How much tokens that are taken from the clock grow in a tick.
 const NUMBERS_A_TICK: Number = 2;
-/// How far ahead of their clocks clients ask for numbers.
+/// How far ahead of their clocks clients ask for tokens.
 const HEADROOM: Number = 1;
 
 type Time = u8;
 type Number = u8;
 type Id = usize;
 
-/// The bounds of a run. What may happen at all, may happen in any order and at any time.
+/// The bounds of a run. Events within them may happen in any order and at any time.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     claims: usize,
@@ -36,23 +37,24 @@ pub(crate) struct Rules {
     steps: u8,
     /// How often a member may restart without its data.
     restarts: u8,
-    /// The counters that members begin with.
+    /// The tokens that members begin with.
     fences: [Number; MEMBERS],
     writes: u8,
     /// How many members the first claim holds the lock at from the beginning; 0: it is not held.
     held_by: usize,
     /// How often the first claim may be renewed.
     renewals: u8,
-    /// How often a member may forget a lock, and nobody can tell.
+    /// How often a member may forget a lock without a sign.
     forgets: u8,
-    /// A member forgets only a vote that it is asked to raise: one that is not counted yet.
+    /// A member forgets only a vote whose token it is asked to raise: one that is not counted yet.
     forgets_what_is_raised: bool,
-    /// How often an address of the first claim may come to lead to another member.
+    /// How often an address of the first claim may move to another member.
     moves: u8,
-    /// An attempt of the first claim at a member that has no vote of it was given up, and may still land.
+    /// An attempt of the first claim at a member without its vote was abandoned, and may still
+    /// land.
     has_stray: bool,
-    /// Whether answers may be late as well. The deadline counts from before the requests, so they only postpone
-    /// a grant.
+    /// Whether answers may be late as well. The deadline counts from before the requests, so they
+    /// only postpone a grant.
     late_answers: bool,
     mistake: Option<Mistake>,
     promises: Vec<&'static str>,
@@ -62,30 +64,31 @@ pub(crate) struct Rules {
 pub(crate) enum Mistake {
     CountsFromTheReply,
     NoMargin,
-    /// One vote is taken for a majority.
+    /// Takes one vote for a majority.
     TwoOfThreeIsOne,
-    /// A member counts although it may have forgotten.
+    /// Counts a member although it may have forgotten.
     CountsTheYoung,
-    /// It does as soon as the claim of a holder that reads its clock without delay would be over.
+    /// Counts it as soon as the claim of a holder that reads its clock without delay would be over.
     CountsTheYoungTooSoon,
-    /// The token is the highest number, and nobody else stores it.
+    /// Takes the highest token, which no other member stores.
     NeverRaises,
     TakesTheLowest,
-    /// The token is the highest number of the first majority, whoever votes when it is stored.
+    /// Takes the highest token of the first majority, whichever members vote when it is stored.
     KeepsTheFirstToken,
-    /// A member that answers by two addresses votes twice.
+    /// Counts two votes of a member that answers by two addresses.
     CountsAddresses,
-    /// It renews twice.
+    /// Counts two renewals of such a member.
     RenewsByAddresses,
-    /// Votes that were won back count at once.
+    /// Counts votes that were won back at once.
     CountsTheNew,
-    /// What a renewal finds is confirmed by it, also if it was not there when the renewal began.
+    /// Confirms every vote that a renewal finds, also one that was not there when the renewal
+    /// began.
     ConfirmsWhatLandsMeanwhile,
-    /// One member that still holds is enough to renew.
+    /// Renews with one member that still holds.
     RenewsByOne,
-    /// The renewed lease counts from the answer.
+    /// Counts the renewed lease from the answer.
     RenewsFromTheReply,
-    /// A member that has lost the lock is given no time: it makes a lock anew when it is asked to renew.
+    /// Makes a lost lock anew when a renewal asks for it, instead of granting no time.
     RenewsWhatIsGone,
 }
 
@@ -110,12 +113,13 @@ impl Rules {
         }
     }
 
-    /// With a resource that is written to.
+    /// Adds a resource that is written to.
     pub(crate) fn writing() -> Self {
         Self { writes: 1, end: if deep() { 3 } else { 2 }, ..Self::sound() }
     }
 
-    /// No time passes: more than that is too much.
+    /// Returns the bounds for three claims, in which no time passes: more states than that are too
+    /// many.
     pub(crate) fn three_claims() -> Self {
         Self { claims: 3, end: 0, ..Self::sound() }
     }
@@ -128,19 +132,20 @@ impl Rules {
         Self { restarts: 1, end: if deep() { 2 } else { 1 }, ..Self::sound() }
     }
 
-    /// The lock is held at a bare majority, of which one restarts, and there is time enough for that one to count again.
+    /// Returns the bounds for a lock at a bare majority, of which one member restarts, with enough
+    /// time for that one to count again.
     pub(crate) fn rejoining() -> Self {
         let end = LEASE + MARGIN + if deep() { 2 } else { 1 };
         Self { held_by: MEMBERS / 2 + 1, restarts: 1, end, late_answers: false, ..Self::sound() }
     }
 
-    /// The first claim holds the lock, for longer than a lease.
+    /// Returns the bounds for a first claim that holds the lock for longer than a lease.
     pub(crate) fn renewals() -> Self {
         let end = if deep() { 3 } else { 2 };
         Self { held_by: MEMBERS, renewals: 2, end, late_answers: false, ..Self::sound() }
     }
 
-    /// Members forget the lock while it is renewed.
+    /// Returns the bounds for members that forget the lock while it is renewed.
     pub(crate) fn forgetting() -> Self {
         let end = if deep() { 1 } else { 0 };
         Self {
@@ -153,31 +158,32 @@ impl Rules {
         }
     }
 
-    /// One member is held by an attempt that lands late, or not at all, and another one forgets.
+    /// Returns the bounds for one member held by an attempt that lands late, or not at all, and
+    /// another one that forgets.
     pub(crate) fn straying() -> Self {
         let forgets = if deep() { 2 } else { 1 };
         Self { has_stray: true, forgets, end: 0, ..Self::forgetting() }
     }
 
-    /// Members whose counters are ahead of each other and of the clock.
+    /// Returns the bounds for members whose tokens are ahead of each other and of the clock.
     pub(crate) fn uneven() -> Self {
         let end = if deep() { 3 } else { 0 };
         Self { fences: [0, 20, 40], end, ..Self::sound() }
     }
 
-    /// Votes fall away while they are raised, and answers are late.
+    /// Returns the bounds for votes that are lost while they are raised, with late answers.
     pub(crate) fn raising() -> Self {
         let forgets = if deep() { 2 } else { 1 };
         Self { forgets, forgets_what_is_raised: true, late_answers: true, end: 0, ..Self::uneven() }
     }
 
-    /// An address moves while the lock is taken.
+    /// Returns the bounds for an address that moves while the lock is acquired.
     pub(crate) fn moving() -> Self {
         let moves = if deep() { 2 } else { 1 };
         Self { moves, end: 0, ..Self::sound() }
     }
 
-    /// An address moves while the lock is held at a bare majority.
+    /// Returns the bounds for an address that moves while the lock is held at a bare majority.
     pub(crate) fn moving_while_held() -> Self {
         let moves = if deep() { 2 } else { 1 };
         let renewals = if deep() { 2 } else { 1 };
@@ -201,7 +207,7 @@ impl Rules {
     }
 }
 
-/// `MODEL_DEPTH=deep` goes further.
+/// Returns true with `MODEL_DEPTH=deep`, which goes further.
 pub(crate) fn deep() -> bool {
     std::env::var("MODEL_DEPTH").is_ok_and(|depth| depth == "deep")
 }
@@ -244,24 +250,24 @@ struct Client {
     phase: Phase,
     began: Time,
     min_token: Number,
-    /// What a majority is to store.
+    /// The token that a majority is to store.
     token: Option<Number>,
     deadline: Time,
     grant: u8,
     votes: [Vote; MEMBERS],
-    /// To which member each address leads.
+    /// The member to which each address leads.
     leads_to: [usize; MEMBERS],
-    /// Which member has answered there last.
+    /// The member that answered there last.
     origins: [usize; MEMBERS],
     attempts: [Call; MEMBERS],
-    /// Attempts that nobody waits for any more.
+    /// Abandoned attempts.
     strays: [Stray; MEMBERS],
     releases: [bool; MEMBERS],
     writes: u8,
     /// How many grants there were when it began, and the highest token.
     after: u8,
     above: Number,
-    /// It has looked at its clock, and is going to write.
+    /// It has checked its clock, and is going to write.
     checked: bool,
     renewals: u8,
     renewal: Option<Renewal>,
@@ -275,9 +281,9 @@ struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Renewal {
     began: Time,
-    /// Before it began, somebody else could have had the lock.
+    /// Before it began, another client could have had the lock.
     too_late: bool,
-    /// Who has said that it still holds.
+    /// The members that have confirmed the hold.
     held: [bool; MEMBERS],
 }
 
@@ -309,11 +315,12 @@ enum Call {
     AskedAgain(Number),
     AnsweredAgain(Vote),
     Renew,
-    /// The number of the lock, if it is still held.
+    /// The token of the lock, if it is still held.
     Renewed(Option<Number>),
 }
 
-/// An attempt that was given up: from then on nobody knows whether the member has a vote, and it is asked to renew.
+/// An abandoned attempt. From then on the member may or may not have a vote, and it is asked to
+/// renew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Stray {
     #[default]
@@ -348,7 +355,7 @@ pub(crate) enum Action {
     Write(Id),
     Step(usize),
     Restart(usize),
-    /// An address of the first claim leads to this member.
+    /// An address of the first claim moves to this member.
     Move(usize, usize),
 }
 
@@ -386,12 +393,12 @@ impl Model for Rules {
         }
         for (id, client) in world.clients.iter().enumerate() {
             match client.phase {
-                // Who is the first does not matter.
+                // The order of the clients does not matter.
                 Phase::Unborn if id == 0 || world.clients[id - 1].phase != Phase::Unborn => {
                     actions.push(Action::Begin(id));
                 }
                 Phase::Asking => actions.push(Action::GiveUp(id)),
-                // Who is about to write does not let go.
+                // A client that is about to write does not release.
                 Phase::Holding if client.checked => {}
                 Phase::Holding => {
                     actions.push(Action::Release(id));
@@ -531,7 +538,7 @@ impl World {
         !rules.forgets_what_is_raised || is_raised()
     }
 
-    /// By the first claim: what is of interest comes after that.
+    /// Lets the first claim hold the lock: the interesting events come after that.
     fn be_held(&mut self, rules: &Rules) {
         self.begin(rules, 0);
         for member in 0..rules.held_by {
@@ -543,7 +550,7 @@ impl World {
         self.clients[0].attempts = [Call::None; MEMBERS];
     }
 
-    /// A member of those that hold it has forgotten it, and was asked to take it again.
+    /// Lets a member of the majority forget the lock, after it was asked to grant it again.
     fn lose_one_to_a_stray(&mut self) {
         let client = &mut self.clients[0];
         self.members[0].held = None;
@@ -561,7 +568,7 @@ impl World {
         client.attempts = [Call::Asked(client.min_token); MEMBERS];
     }
 
-    /// The member's side of a call; also of one that is late.
+    /// Runs the member's side of a call, also of a late one.
     fn arrive(&mut self, rules: &Rules, id: Id, nth: usize) {
         let answer = match self.clients[id].attempts[nth] {
             Call::Asked(min_token) => Call::Answered(self.vote(rules, id, nth, min_token)),
@@ -574,7 +581,7 @@ impl World {
         self.clients[id].attempts[nth] = answer;
     }
 
-    /// The member to which an address leads now: it is the one that answers.
+    /// Returns the member to which an address leads now, which is the one that answers.
     fn reached(&mut self, id: Id, address: usize) -> &mut Member {
         let client = &mut self.clients[id];
         let member = client.leads_to[address];
@@ -587,7 +594,8 @@ impl World {
         let member = self.reached(id, nth);
         let now = this_moment + member.ahead;
         member.held.take_if(|held| held.until <= now);
-        // A restarted one stays out until every lease of before is over; the margin of a clock is added.
+        // A restarted one stays out until every lease of before is over; the margin of a clock is
+        // added.
         let stays_out = match rules.has(Mistake::CountsTheYoungTooSoon) {
             true => LEASE - MARGIN,
             false => LEASE + MARGIN,
@@ -624,7 +632,8 @@ impl World {
         }
     }
 
-    /// The number of the lock of `id`, if the member still has it: then it does for a lease from now.
+    /// Returns the token of the lock of `id`, and prolongs it by a lease from now, if the member
+    /// still has it.
     fn prolong(&mut self, rules: &Rules, id: Id, nth: usize) -> Option<Number> {
         let (this_moment, token) = (self.now, self.clients[id].token.unwrap_or(0));
         let member = self.reached(id, nth);
@@ -653,7 +662,8 @@ impl World {
         }
     }
 
-    /// All members that have a vote, or may have one, are asked together, where no other call is under way.
+    /// Sends a renewal to all members that have a vote, or may have one, unless another call is
+    /// under way.
     fn renew(&mut self, id: Id) {
         let (began, client) = (self.now, &mut self.clients[id]);
         client.renewals -= 1;
@@ -671,13 +681,13 @@ impl World {
     fn hear_renewal(&mut self, rules: &Rules, id: Id, member: usize, number: Option<Number>) {
         let (now, client) = (self.now, &mut self.clients[id]);
         let found = number.map_or(Vote::None, Vote::For);
-        // No call but this one was under way there: what was known when it was sent is known still.
+        // No other call was under way there, so the state from before it was sent is still known.
         let is_the_same = client.votes[member] == found;
         client.votes[member] = found;
         client.new[member] = number.is_some() && (client.new[member] || !is_the_same);
         let confirms = is_the_same || rules.has(Mistake::ConfirmsWhatLandsMeanwhile);
         let Some(renewal) = &mut client.renewal else {
-            // The majority was there before: what it has held besides is confirmed.
+            // The majority was there before, so its other votes are confirmed.
             client.new[member] &= !confirms;
             return;
         };
@@ -688,7 +698,7 @@ impl World {
             true => counted.len(),
             false => once_each(&counted, &client.origins).count(),
         };
-        // Of those that had no vote there is none to be counted.
+        // The members without a vote have none to count.
         let is_open =
             |m: &usize| client.attempts[*m] == Call::Renew && client.votes[*m].number().is_some();
         let open = (0..MEMBERS).filter(is_open).filter(counts).count();
@@ -793,7 +803,7 @@ impl World {
         self.resource.fenced = self.resource.fenced.max(after);
     }
 
-    /// What the application is told, computed from a clock that lags.
+    /// Returns the answer that the application gets, computed from a clock that lags.
     fn is_held(&self, id: Id) -> bool {
         let client = &self.clients[id];
         client.phase == Phase::Holding && self.now.saturating_sub(LAG) < client.deadline
@@ -846,7 +856,7 @@ impl World {
         }
     }
 
-    /// Members are alike: what differs by their order only is one state.
+    /// Sorts the members: states that differ by their order only are one state.
     fn sort_members(&mut self) {
         let mut order: Vec<usize> = (0..MEMBERS).collect();
         let column = |&m: &usize| {
@@ -879,7 +889,7 @@ impl Client {
     }
 }
 
-/// Of these addresses, the first one of each member that has answered there.
+/// Returns the first of these addresses for each member that has answered there.
 fn once_each(addresses: &[usize], origins: &[usize; MEMBERS]) -> impl Iterator<Item = usize> {
     let is_first = |&(at, address): &(usize, &usize)| {
         !addresses[..at].iter().any(|before| origins[*before] == origins[*address])
