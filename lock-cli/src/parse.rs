@@ -160,4 +160,62 @@ mod tests {
             assert_eq!(verb_of(arguments.iter()), verb, "{arguments:?}");
         }
     }
+
+    /// Returns the commands of lockctl in the code of a page, without those that only name a verb.
+    fn commands(page: &str) -> Vec<String> {
+        let mut fenced = false;
+        let mut commands = Vec::new();
+        for line in page.lines() {
+            fenced ^= line.starts_with("```");
+            let code: Vec<&str> = match fenced {
+                true => vec![line],
+                false => line.split('`').skip(1).step_by(2).collect(),
+            };
+            for command in code.iter().filter_map(|code| Some(code.split_once("lockctl ")?.1)) {
+                let ends = [" # ", " && ", " | ", "; ", " >"].iter();
+                let end = ends.filter_map(|end| command.find(end)).min().unwrap_or(command.len());
+                // Behind `cargo run -p lockctl --`.
+                let command = command[..end].trim();
+                commands.push(command.strip_prefix("-- ").unwrap_or(command).to_owned());
+            }
+        }
+        commands.retain(|command| command.contains(' ') && !command.contains("VERB"));
+        commands
+    }
+
+    /// Splits as a shell does, for commands with plain quotes.
+    fn words(command: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quote = None;
+        for letter in command.chars() {
+            match quote {
+                Some(open) if open == letter => quote = None,
+                None if letter == '\'' || letter == '"' => quote = Some(letter),
+                None if letter == ' ' => words.push(String::new()),
+                _ => words.last_mut().expect("never empty").push(letter),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn the_commands_in_the_documentation_are_valid() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let pages = std::fs::read_dir(root.join("docs")).expect("the folder docs is there");
+        let pages = pages.map(|page| page.expect("it can be listed").path());
+        let pages =
+            pages.chain(["README.md", "SECURITY.md", "lock-cli/README.md"].map(|it| root.join(it)));
+        let mut seen = 0;
+        for page in pages.filter(|page| page.extension().is_some_and(|it| it == "md")) {
+            for command in commands(&std::fs::read_to_string(&page).expect("the page is text")) {
+                let parsed =
+                    Cli::try_parse_from([vec!["lockctl".into()], words(&command)].concat());
+                let error = parsed.err().filter(clap::Error::use_stderr);
+                assert!(error.is_none(), "{}: lockctl {command}: {error:?}", page.display());
+                seen += 1;
+            }
+        }
+        assert!(seen > 30, "{seen} commands");
+    }
 }
