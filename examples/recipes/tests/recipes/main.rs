@@ -1,6 +1,7 @@
 //! Runs the programs.
 
 mod batch;
+mod page;
 mod service;
 mod tool;
 
