@@ -20,7 +20,7 @@ use crate::warned::WarnedLocks;
 
 /// Locks on a Redis server. Clones share one connection.
 ///
-/// See the [crate's documentation](crate) for what they promise.
+/// See the [crate's documentation](crate) for their guarantees.
 #[derive(Clone, Debug)]
 pub struct Redis {
     pub(crate) inner: Arc<Inner>,

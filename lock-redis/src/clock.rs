@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep};
 
-/// What the server's clock said at some time after a moment of ours.
+/// The server's time at some moment after one of ours.
 ///
-/// `asked` was read before the request was written, and `time` when it ran. So whatever the server does at its
-/// time `said + x` is done by ours at `asked + x` at the earliest, but for clocks that run at different
-/// rates.
+/// `asked` was read before the request was written, and `time` when it ran. So an event at the
+/// server's time `said + x` happens at our `asked + x` at the earliest, except for clocks that run
+/// at different rates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerTime {
     pub(crate) asked: Moment,
@@ -43,7 +43,8 @@ mod tests {
     fn no_moment_is_later_than_the_true_one() {
         let asked = Moment::now();
         let ms = Duration::from_millis;
-        // The answer was made 30 ms later; the server's clock is wrong by days, and runs fast or slow.
+        // The answer was made 30 ms later; the server's clock is wrong by days, and runs fast or
+        // slow.
         for rate in [0.99, 1.0, 1.01] {
             let time = ServerTime { asked, time: 1_000_000 };
             for passed in [0_u32, 1, 500, 10_000] {

@@ -26,7 +26,7 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
 const REPLICAS_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-/// Where the server is, who we are there, and under which prefix its locks stand.
+/// The address of the server, the user there, and the prefix of the locks.
 ///
 /// ```
 /// # fn main() -> Result<(), lock_core::Error> {
@@ -38,12 +38,13 @@ const REPLICAS_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// # Ok(()) }
 /// ```
 ///
-/// `Debug` shows where the server is, what its locks are like, the user, and the names of files, but
-/// no password and nothing of what is in the files.
+/// `Debug` shows the address, the options of the locks, the user, and the names of files, but no
+/// password and no contents of the files.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) endpoint: Endpoint,
-    /// Members of a cluster, to be asked where its slots are. None: there is one server, and it is at `endpoint`.
+    /// Members of a cluster, to be asked where its slots are. None: there is one server, and it is
+    /// at `endpoint`.
     pub(crate) members: Vec<Host>,
     pub(crate) login: Login,
     pub(crate) database: i64,
@@ -161,12 +162,13 @@ impl Config {
     }
 
     /// Puts `prefix` before every key. It ends in `:` or `/`, and a pair of braces in it makes all
-    /// locks of this prefix share a cluster slot. With [`Names::Exact`], chosen before, every prefix is
-    /// accepted.
+    /// locks of this prefix share a cluster slot. With [`Names::Exact`], chosen before, every
+    /// prefix is accepted.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if the prefix ends in another character, or if its braces are no hash tag.
+    /// [`ErrorKind::Invalid`] if the prefix ends in another character, or if its braces are no hash
+    /// tag.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, Error> {
         self.keys = Keys::new(self.keys.names(), prefix)?;
         Ok(self)
@@ -195,9 +197,9 @@ impl Config {
         Ok(self)
     }
 
-    /// Declares a shorter longest lease ([`Capabilities::ttl_max`]) than 365 days. A lock that is taken
-    /// for longer than that is warned about, because no client with this setting has taken it so: its
-    /// key came back when the server's clock was set back, say.
+    /// Declares a shorter longest lease ([`Capabilities::ttl_max`]) than 365 days. A lock that is
+    /// taken for longer than that is warned about, because no client with this setting has taken it
+    /// so: its key came back when the server's clock was set back, say.
     ///
     /// # Errors
     ///
@@ -213,10 +215,10 @@ impl Config {
         self.with_room_for_renewals()
     }
 
-    /// In which order those are served who wait. [`Order::Fifo`], first come, first served, hands the lock
-    /// over inside the release, and needs a server that can send messages of its own accord (RESP3).
-    /// With [`Order::PerProcess`] all processes are woken by a release, and who asks first wins. Without
-    /// this it is the former where the server can do that, and else the latter;
+    /// Sets the order in which waiters are served. [`Order::Fifo`], first come, first served, hands
+    /// the lock over inside the release. It needs a server that can send messages of its own accord
+    /// (RESP3). With [`Order::PerProcess`] a release wakes all processes, and the first request
+    /// wins. The default is the former where the server can do that, and else the latter;
     /// [`Capabilities::order`] says which.
     ///
     /// [`Capabilities::order`]: lock_core::Capabilities::order
@@ -226,16 +228,18 @@ impl Config {
         self
     }
 
-    /// Has a lock, and each renewal of it, count only if `count` replicas have acknowledged it within `timeout`.
+    /// Has a lock, and each renewal of it, count only if `count` replicas have acknowledged it
+    /// within `timeout`.
     ///
-    /// A grant that they have not acknowledged is undone, and the attempt fails as unavailable; a renewal that they
-    /// have not acknowledged prolongs nothing, and the holder gives up in time. It makes a
-    /// failover that loses locks rarer, and does not rule it out: see the crate's documentation, also for the cost.
+    /// A grant that they have not acknowledged is undone, and the attempt fails as unavailable; a
+    /// renewal that they have not acknowledged prolongs nothing, and the holder gives up in time.
+    /// It makes a failover that loses locks rarer, and does not rule it out: see the crate's
+    /// documentation, also for the cost.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute, or the shortest lease, six
-    /// times the timeout and 10 ms, is longer than [`max_ttl`](Self::max_ttl).
+    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute, or the
+    /// shortest lease, six times the timeout and 10 ms, is longer than [`max_ttl`](Self::max_ttl).
     pub fn min_replicas(mut self, count: u32, timeout: Duration) -> Result<Self, Error> {
         if count == 0 {
             return Err(invalid("min_replicas is at least 1; leave it out to wait for none"));
@@ -247,8 +251,8 @@ impl Config {
         self.with_room_for_renewals()
     }
 
-    /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
-    /// Without this they are those that the system trusts. Wins over the option `ca`.
+    /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://`
+    /// URL. Without this they are those that the system trusts. Wins over the option `ca`.
     ///
     /// A malformed certificate is found at the first connection.
     #[cfg(feature = "tls")]
@@ -258,10 +262,12 @@ impl Config {
         self
     }
 
-    /// Shows the server of a `rediss://` URL who we are: a certificate, with those between it and its
-    /// authority after it, and its private key, both in PEM. Wins over the options `cert` and `key`.
+    /// Identifies the client to the server of a `rediss://` URL: by a certificate, followed by
+    /// those between it and its authority, and its private key, both in PEM. Overrides the options
+    /// `cert` and `key`.
     ///
-    /// What is no certificate or no key, or belongs to another one, is found when connecting.
+    /// A malformed certificate or key, or a key of another certificate, is an error when
+    /// connecting.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn client_identity(

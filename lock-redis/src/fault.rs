@@ -1,10 +1,9 @@
-//! From the errors of the server and the line to faults that say what to do.
+//! From the errors of the server and the connection to faults that say how to react.
 //!
-//! What certainly changed nothing, and why: the server refuses a command, or the first write of a
-//! script, with a code of its own before anything was written, and the scripts are ordered so that
-//! nothing but a first write can be refused, or nothing that counts has been written by then (see
-//! `acquire.lua`). An error that is not known here, and every failure of the line once a request may
-//! have been sent, is unknown.
+//! Some errors certainly changed nothing. The server refuses a command, or the first write of a
+//! script, with a code of its own before it writes. Scripts are ordered so that only a first write
+//! can be refused, or that earlier writes do not count (see `acquire.lua`). The outcome is unknown
+//! after any other error, and after a failure of the connection once a request may have been sent.
 
 use std::fmt;
 
@@ -283,7 +282,7 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
 
 /// Classifies an error whose code says nothing.
 fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
-    // Before version 7, what failed inside a script comes as `ERR Error running script (call to …):
+    // Before version 7, a failure inside a script comes as `ERR Error running script (call to …):
     // @user_script:1: @user_script: 1: -OOM command not …`.
     if let Some((_, inner)) = detail.rsplit_once("@user_script: ") {
         let inner = inner.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':' || c == ' ');

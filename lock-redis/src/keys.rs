@@ -1,10 +1,10 @@
 //! From lock names to keys.
 //!
-//! A lock has up to six keys: its own, its fence, two for those who wait in line, one for those who wait and not in
-//! line, and a tombstone for each owner whose attempt may still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
-//! key of another: a companion holds a `%` that is followed by something other than upper-case hex
-//! digits or `~`, which no encoded name does. Exact names could, so those that end like a companion
-//! are refused.
+//! A lock has up to six keys: its own, its token key, two for the queue, one for waiters that race,
+//! and a tombstone for each released owner whose attempt may still arrive. All of them hash to one
+//! cluster slot. No key of one lock is a key of another: a companion has a `%` that is followed by
+//! something other than upper-case hex digits or `~`, and no encoded name has that. Exact names
+//! could have it, so those that end like a companion are refused.
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
@@ -25,8 +25,9 @@ pub enum Names {
     /// digest. A name with such bytes is another key for a client of another library.
     #[default]
     Encoded,
-    /// The key is the prefix and the name, byte for byte, as in other libraries. Some names cannot be
-    /// carried and are refused as [`ErrorKind::Invalid`]; see [`Config::names`](crate::Config::names).
+    /// The key is the prefix and the name, byte for byte, as in other libraries. Some names cannot
+    /// be carried and are refused as [`ErrorKind::Invalid`]; see
+    /// [`Config::names`](crate::Config::names).
     Exact,
 }
 
@@ -43,8 +44,8 @@ pub(crate) struct Keys {
 #[derive(Clone, Debug)]
 struct Encodings {
     plain: Encoding,
-    /// For names whose braces would put their companions into another slot. It yields `%7B` or `%7D`
-    /// where the plain one never does, so the two never give one key to two names.
+    /// For names whose braces would put their companions into another slot. It yields `%7B` or
+    /// `%7D` where the plain one never does, so the two never give one key to two names.
     without_braces: Encoding,
 }
 

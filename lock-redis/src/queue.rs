@@ -1,11 +1,11 @@
 //! The queue entries of this process on the server, and the messages that it has for them.
 //!
 //! An entry is as good as the connection on which it was confirmed: a message is lost while that
-//! connection is down. One waiter of each lock attempts again in each lease, for all of them. A waiter
-//! whose entry may be lost attempts again at once.
+//! connection is down. One waiter of each lock attempts again in each lease, for all of them. A
+//! waiter whose entry may be lost attempts again at once.
 //!
-//! Core bounds the number of waiting claims, and so this table. It holds owner ids, so `Debug` shows
-//! none of it.
+//! Core bounds the number of waiting claims, and so this table. It holds owner ids, so `Debug`
+//! shows none of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -160,7 +160,7 @@ pub(crate) enum WaitEvent {
 
 impl QueueReply {
     /// Returns true if the reply is newer than `when`. A message that arrived before the request
-    /// was sent is older, whatever the server's clock says.
+    /// was sent is older, even if the server's clock says otherwise.
     fn is_newer_than(&self, when: Observed) -> bool {
         self.now > when.at || when.arrived < self.asked
     }
@@ -344,9 +344,10 @@ impl Queues {
         lock.is_some_and(|lock| lock.watcher == Some(*owner) && !lock.holder_is_ours)
     }
 
-    /// Waits until the lock is sent to the claim, or until it has to ask, or to watch if it does not yet.
+    /// Waits until the lock is sent to the claim, or until it has to ask, or to watch if it does
+    /// not yet.
     ///
-    /// Cancel safe: what is sent and not taken is kept, for the next call or until it is asked for.
+    /// Cancel safe: a grant that was sent and not taken is kept, for the next call or until a poll.
     pub(crate) async fn wait_event(&self, owner: &OwnerId, watches: bool) -> WaitEvent {
         loop {
             let (wake, expires_at) = {
@@ -630,7 +631,7 @@ mod tests {
             WaitEvent::Retry,
             "it is taken once"
         );
-        // What was sent has lapsed, and it waits again.
+        // The grant has lapsed, and the claim waits again.
         queues.on_reply(&owners[0], &reply(10), || true);
         assert!(queues.known_reply(&owners[0]).is_some());
     }
@@ -647,7 +648,7 @@ mod tests {
         assert_eq!(watchers(), [owners[0]]);
         queues.leave(&owners[0]);
         assert_eq!(watchers().len(), 1);
-        // Whoever is sent the lock does not watch any more.
+        // A claim that was sent the lock does not watch any more.
         let watcher = watchers()[0];
         queues.on_message(&grant(&watcher, 9), said(1));
         assert_eq!(watchers().len(), 1);
@@ -717,7 +718,7 @@ mod tests {
     #[tokio::test]
     async fn a_clock_step_back_ends_no_wait_for_good() {
         let (queues, owners) = queue_of(2);
-        // What one was sent is over, and so is the lease of which the other one was told.
+        // The grant of the first one is over, and so is the lease that the second one was told of.
         queues.on_message(&grant(&owners[1], 1000), None);
         queues.on_message("next 0 1000 1 n", None);
         lock_core::clock::sleep(ROUNDING * 2).await;

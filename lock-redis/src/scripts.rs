@@ -8,8 +8,8 @@ use redis::{Cmd, FromRedisValue, RedisError, RedisWrite, Script, ToRedisArgs};
 /// For one server.
 pub(crate) static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
 
-/// For a cluster. There `PUBLISH` reaches every member and counts who hears it on its own alone; what is said to a
-/// channel of a slot stays where the slot is.
+/// For a cluster. There `PUBLISH` reaches every member, and counts only the listeners at the member
+/// that runs it. A message on a channel of a slot stays at the slot's member.
 pub(crate) static SHARDED: LazyLock<Scripts> =
     LazyLock::new(|| Scripts::new(|script| script.replace("'PUBLISH'", "'SPUBLISH'")));
 
@@ -42,8 +42,8 @@ scripts! {
 /// From Valkey 9 on.
 pub(crate) const DELETE_IF_EQUAL: &str = "DELIFEQ";
 
-/// A script with its keys and arguments, as the command that is sent: each is written once, where an invocation of the
-/// library's own has a piece of the heap for it. Or a command that is none.
+/// A script with its keys and arguments, as the command that is sent: each is written once, where
+/// an invocation of the library's own has a piece of the heap for it. Or a command that is none.
 #[derive(Clone)]
 pub(crate) struct Call {
     script: Option<&'static Script>,

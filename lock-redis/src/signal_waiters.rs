@@ -1,4 +1,4 @@
-//! Those who wait for a signal of the server, each under the key that it watches.
+//! The claims that wait for a signal of the server, each under the key that it watches.
 //!
 //! The table is as large as the number of claims that wait, and core bounds those.
 

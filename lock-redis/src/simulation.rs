@@ -1,4 +1,4 @@
-//! Connections inside of one process, for the simulation of this crate's tests. Promised to nobody.
+//! Connections inside of one process, for the simulation of this crate's tests. Not a public API.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -34,8 +34,8 @@ impl fmt::Debug for NetworkHandle {
     }
 }
 
-/// Ends the task of a connection when the last clone of it is dropped, as those that the client library
-/// makes itself do.
+/// Ends the task of a connection when the last clone of it is dropped, as those that the client
+/// library makes itself do.
 pub(crate) struct Driver(AbortHandle);
 
 impl Drop for Driver {

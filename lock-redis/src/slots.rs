@@ -15,7 +15,7 @@ pub(crate) fn tag_in(slot: u16) -> u32 {
     TAGS.get(usize::from(slot)).copied().unwrap_or_default()
 }
 
-/// ServerLocation by trying: about 200 000 numbers, in milliseconds, once.
+/// Found by trying: about 200 000 numbers, in milliseconds, once.
 static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     let mut tags = vec![None; usize::from(SLOTS)];
     let mut missing = tags.len();

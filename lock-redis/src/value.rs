@@ -2,11 +2,13 @@
 
 use lock_core::{FencingToken, Label, OwnerId};
 
-/// The value of a lock of ours: `<owner> <number>[ <label>]`. A minus sign before it: its owner has let
-/// it go, and it stays shut until its minimum hold is over. A space after it: somebody waits.
+/// The value of a lock of ours: `<owner> <token>[ <label>]`. A minus sign before it marks a
+/// released lock that stays held until its minimum hold is over. A space after it marks that a
+/// waiter exists.
 ///
-/// The number is there besides the fence so that a holder keeps its token if the fence is lost, and
-/// so that a value of another library, which may well be 32 hex digits, is not taken for ours.
+/// The token stands here besides the token key, so that a holder keeps its token if that key is
+/// lost. It also tells our values from those of another library, which may be 32 hex digits as
+/// well.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) owner: OwnerId,

@@ -1,5 +1,6 @@
-//! The laws about networks and servers catch their saboteurs: on a real server, behind Sentinels, and in a cluster. But
-//! for the first one, all of them only with `REDIS_LAWS=all`, and otherwise some.
+//! The laws about networks and servers catch their saboteurs: on a real server, behind Sentinels,
+//! and in a cluster. But for the first one, all of them only with `REDIS_LAWS=all`, and otherwise
+//! some.
 
 use std::process::ExitCode;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lock_core::url::{Host, Url};
 use lock_core::{Error, ErrorKind};
 
-/// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
-/// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
+/// How long the oldest request may go without an answer. The kernel, too, abandons a peer that does
+/// not acknowledge sent data for this long. On an idle connection it sends keep-alive probes.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 /// Where a server listens.

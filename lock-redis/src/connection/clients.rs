@@ -25,8 +25,8 @@ impl Config {
         Ok(())
     }
 
-    /// Clients for a server: one with signals, and one without for servers that have none. The files that are
-    /// named are read anew: certificates are replaced while programs run.
+    /// Clients for a server: one with signals, and one without for servers that have none. The
+    /// files that are named are read anew: certificates are replaced while programs run.
     pub(crate) async fn clients(
         &self,
         address: &Address,

@@ -25,7 +25,7 @@ pub(crate) struct Certificates {
     pub(crate) identity: Option<(Pem, Pem)>,
 }
 
-/// A text in PEM, or the file that holds it. Its name is what errors call it by.
+/// A text in PEM, or the file that holds it. Errors call it by its name.
 #[derive(Clone)]
 pub(crate) enum Pem {
     Given { name: &'static str, text: Arc<[u8]> },

@@ -69,8 +69,8 @@ impl Link {
         Ok(())
     }
 
-    /// Refuses a member of a cluster that is taken for a server of its own, and warns of a server that may throw
-    /// locks away.
+    /// Refuses a member of a cluster that is taken for a server of its own, and warns of a server
+    /// that may throw locks away.
     pub(crate) async fn check_server(self: &Arc<Self>) -> Result<(), Error> {
         let asking = async {
             let connection = self.connection().await?;

@@ -1,7 +1,8 @@
 //! A cluster: which of its members has which lock.
 //!
-//! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is wrong, the members
-//! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
+//! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is
+//! wrong, a member says so before it runs the request. So following its redirection is no second
+//! attempt of a verb. It is followed a few times at most.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,8 +29,8 @@ use crate::topology::link::Link;
 use crate::topology::replicas::Replicated;
 use crate::topology::request::{Request, Response};
 
-/// How often one verb is sent to another member. A slot that is being moved takes two: the one that has it, and the
-/// one that gets it.
+/// How often one verb is sent to another member. A slot that is being moved takes two: the one that
+/// has it, and the one that gets it.
 const MAX_REDIRECTS: usize = 5;
 
 /// Out of so many keys, one master of three has none once in 10^11 times.
@@ -54,8 +55,8 @@ pub(crate) struct Cluster {
 pub(crate) struct ClusterMember {
     pub(crate) host: Host,
     pub(crate) link: Arc<Link>,
-    /// It said that the cluster is down, and has done nothing since then: it may be cut off from the others, and
-    /// would go on naming itself the master of its slots.
+    /// It said that the cluster is down, and has done nothing since then: it may be cut off from
+    /// the others, and would go on naming itself the master of its slots.
     is_down: Arc<AtomicBool>,
 }
 
@@ -122,7 +123,8 @@ impl Cluster {
         Ok((next, connection))
     }
 
-    /// Keys for a trial, and a connection to the master that has them: to any master, as some may be gone.
+    /// Keys for a trial, and a connection to the master that has them: to any master, as some may
+    /// be gone.
     pub(crate) async fn reach_for_trial(
         self: &Arc<Self>,
     ) -> Result<(LockKeys, ClusterMember, Connection), Fault> {

@@ -59,9 +59,9 @@ impl Link {
         Ok(())
     }
 
-    /// Asks the server for an invalidation at the next change of the key `watched`, and then reads the
-    /// key `lock`. Returns whether `watched` exists, and the value of `lock`, if that key is a string.
-    /// `None`: there is no such lock, or it could not be read.
+    /// Asks the server for an invalidation at the next change of the key `watched`, and then reads
+    /// the key `lock`. Returns whether `watched` exists, and the value of `lock`, if that key is a
+    /// string. `None`: there is no such lock, or it could not be read.
     pub(crate) async fn watch(
         &self,
         connection: &Connection,
@@ -108,7 +108,8 @@ impl Link {
         }
     }
 
-    /// Deletes the key if it has this value. False if it has not, or the server does not do that for us.
+    /// Deletes the key if it has this value. False if it has not, or the server does not do that
+    /// for us.
     pub(crate) async fn delete_if_equal(
         &self,
         connection: &Connection,
@@ -152,7 +153,6 @@ impl Info {
     }
 }
 
-/// True if the server does not speak the protocol that has signals.
 /// Whether the watched key exists, and the value of the lock; `None` for a key of another type.
 pub(crate) type Watched = (bool, Option<Vec<u8>>);
 

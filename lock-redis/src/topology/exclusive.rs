@@ -47,8 +47,8 @@ impl Link {
     }
 
     /// Refuses a new connection that leads to another server than the one `shared` it: the address
-    /// has moved. What has been written is let go on the old one. A user who may not ask cannot
-    /// tell.
+    /// has moved. The old one keeps and releases its locks. A user without the right to ask
+    /// detects no move.
     async fn check_same_server(
         &self,
         shared: &Connection,

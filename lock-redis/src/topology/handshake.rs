@@ -1,4 +1,5 @@
-//! The set-up of a new connection: protocol, role, channels, key tracking, and features of the server.
+//! The set-up of a new connection: protocol, role, channels, key tracking, and features of the
+//! server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,7 +99,8 @@ impl Link {
     }
 
     /// Requires that a server that sentinels name is a primary: a demoted one may not know it yet,
-    /// nor the one that replaces it. A user who may not ask notices at the first write.
+    /// nor the one that replaces it. A user without the right to ask detects it at the
+    /// first write.
     async fn require_primary(
         &self,
         mut redis: MultiplexedConnection,

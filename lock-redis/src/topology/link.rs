@@ -1,10 +1,9 @@
 //! The connection to a server: one for all verbs, made anew when it breaks.
 //!
-//! It reconnects when a verb needs it, one attempt at a time for all verbs, in a task of its own, with a
-//! pause between failures that doubles. A verb that is dropped leaves it in step: the answer is read and thrown
-//! away. If the answer does not come for long, the connection is given up, though it may seem alive: a
-//! peer that has promised more bytes than it sends, or a middleman that lost its server, would be waited
-//! for without end.
+//! It reconnects when a verb needs it, one attempt at a time for all verbs, in a task of its own,
+//! with a pause between failures that doubles. A dropped verb leaves it in step: its answer is read
+//! and discarded. Without an answer for long, the connection is abandoned, even if it seems alive.
+//! Such a peer may have promised more bytes than it sends, or be a proxy that lost its server.
 
 use std::fmt;
 use std::pin::pin;
@@ -36,7 +35,8 @@ use crate::topology::views::{SentinelViews, ViewObserver};
 /// How long a connection that is under suspicion has for an answer.
 const STILL_THERE: Duration = Duration::from_millis(500);
 
-/// How long a request may go without answer before others are asked whether its server is still the right one.
+/// How long a request may go without answer before others are asked whether its server is still the
+/// right one.
 const DOUBT: Duration = Duration::from_secs(1);
 
 /// The way to a server.

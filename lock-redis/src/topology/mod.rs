@@ -1,4 +1,5 @@
-//! The servers that hold the locks: one, the primary that sentinels name, or the members of a cluster.
+//! The servers that hold the locks: one, the primary that sentinels name, or the members of a
+//! cluster.
 
 mod checks;
 pub(crate) mod cluster;

@@ -22,8 +22,9 @@ impl AsyncPushSender for Pushes {
         match push.kind {
             PushKind::Invalidate => self.invalidate(push.data.first()),
             PushKind::Message | PushKind::SMessage => self.on_message(&push.data),
-            // A slot was moved away, and the channel with it. The library takes this for the answer to what was
-            // asked first, and will give every answer to the wrong one; so none counts from here on.
+            // A slot was moved away, and the channel with it. The library takes this push for the
+            // answer to the oldest request, and gives each later answer to the wrong request. So no
+            // answer counts from here on.
             PushKind::SUnsubscribe => {
                 self.health.desynchronized.store(true, Ordering::Release);
                 self.client.mark_broken(&self.health);

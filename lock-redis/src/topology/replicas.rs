@@ -1,7 +1,7 @@
 //! Writes that a number of replicas have to acknowledge, by `WAIT`.
 //!
-//! It speaks of the writes of its own connection, and blocks that. So each of these writes has a connection to itself
-//! meanwhile, out of a few.
+//! It speaks of the writes of its own connection, and blocks that. So each of these writes has a
+//! connection to itself meanwhile, out of a few.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,10 @@
-//! Redis Sentinel: which of several servers has the locks now, and hearing when it is another one.
+//! Redis Sentinel: which of several servers has the locks now, and notifications of a change.
 //!
-//! Sentinels count the configurations of a primary, by epochs, and one that was cut off names an old one for
-//! as long as it has not heard of the newest. So a majority is asked and the highest epoch believed, also of what each
-//! of them told last by itself. A sentinel that lost its state counts anew, and its last word counts as it is; of
-//! those that are gone it counts until more than half of them are there.
+//! Sentinels count the configurations of a primary by epochs. One that was cut off names an old
+//! primary until it hears of the newest. So the client asks a majority and believes the highest
+//! epoch, also among the last notifications. A sentinel that lost its state counts from the
+//! beginning, and its last report counts as it is. The reports of lost sentinels count until more
+//! than half of all sentinels are there.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -45,8 +46,8 @@ const CHANNELS: [&str; 2] = ["+switch-master", "+monitor"];
 const REQUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Sentinels {
-    /// Asks all sentinels at once, until more than half of them have answered and the others have had a moment. Tells
-    /// which one said what; one at least.
+    /// Asks all sentinels at once, until more than half of them have answered and the others have
+    /// had a moment. Returns the report of each one; at least one.
     pub(crate) async fn find(
         &self,
         config: &Config,
@@ -154,7 +155,8 @@ impl Sentinels {
                 format!("the sentinel at {address} knows no primary called {:?}", self.service);
             return Err(Fault::not_applied(Invalid, why));
         };
-        // Services that only speak like sentinels do not count: they are believed if more than half of them agree.
+        // Services that only speak like sentinels do not count: they are believed if more than half
+        // of them agree.
         let epoch = known.and_then(|known| known.get("config-epoch")?.parse().ok());
         let address = Address::Tcp { host: Host { name, port }, tls: self.tls };
         Ok(ServerLocation { address, epoch: Some(epoch.unwrap_or(0)) })
@@ -284,7 +286,8 @@ pub(crate) struct SentinelPushes {
 
 impl AsyncPushSender for SentinelPushes {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
-        // After the channel, `<service> <old host> <old port> …`, or `master <service> <host> <port> …`.
+        // After the channel, `<service> <old host> <old port> …`, or `master <service> <host>
+        // <port> …`.
         if push.kind == PushKind::Message
             && let Some(Answer::BulkString(text)) = push.data.get(1)
             && text.split(|byte| *byte == b' ').take(2).any(|word| word == self.service.as_bytes())
@@ -326,7 +329,7 @@ mod tests {
         views.report(1, found(2, 5));
         assert_eq!(views.best(), Some(&found(2, 5)));
         assert!(views.have_moved_from(&found(1, 3)) && !views.have_moved_from(&found(2, 5)));
-        // Those who know are not heard any more, and one that is behind is.
+        // The sentinels that know are lost, and one that lags is there.
         views.disconnect(1);
         views.report(1, found(2, 5));
         views.report(2, found(2, 5));

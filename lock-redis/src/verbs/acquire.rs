@@ -46,8 +46,8 @@ impl Redis {
         }
     }
 
-    /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known, the server
-    /// is not asked: one of this process asks for all.
+    /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known,
+    /// the server is not asked: one of this process asks for all.
     async fn enqueue(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let Inner { servers, keys, .. } = &*self.inner;
         let (queues, keys) = (&servers.client.queues, keys.of(&claim.name)?);
@@ -226,9 +226,9 @@ impl Redis {
         })
     }
 
-    /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
-    /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
-    /// lease, only that a lock without an end outlives its holder.
+    /// Warns of a lock whose end no client with our settings can have set. Its key came back when
+    /// the server's clock was set back, or was changed by hand. The longest lease of other
+    /// libraries is unknown, except that a lock without an end outlives its holder.
     fn warn_if_stuck(&self, name: &LockName, key: &str, is_ours: bool, remaining_ms: i64) {
         let Inner { max_ttl, warned, .. } = &*self.inner;
         let remaining = duration(remaining_ms);

@@ -105,8 +105,8 @@ impl Redis {
         Wake::Retry
     }
 
-    /// Waits until the lock may have been taken away: its key has changed, or the connection by which it was
-    /// proven is gone, and with it perhaps the server that had it.
+    /// Waits until the lock may have been taken away: its key has changed, or the connection by
+    /// which it was proven is gone, and with it perhaps the server that had it.
     pub(crate) async fn wait_for_loss(&self, claim: &Claim) -> Result<(), Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
@@ -121,6 +121,9 @@ impl Redis {
                 && let Some((watched, signals)) = waiters.not_armed(&claim.owner)
             {
                 let Ok(outcome) = link.watch(&connection, &watched, keys.lock()).await else {
+                    // A connection may fail at once before its own task has marked it as broken. That
+                    // task needs this thread.
+                    self.pause(&claim.owner).await;
                     continue;
                 };
                 // Our own renewals change the key as well.

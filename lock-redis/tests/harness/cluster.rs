@@ -1,6 +1,6 @@
-//! A cluster of three masters as the laws want it. All trials share it, each with a prefix of its own, but for those in
-//! which all members are stopped and killed. What becomes of locks when one of them is replaced is in
-//! `redis/cluster.rs` and `redis/cluster_faults.rs`.
+//! A cluster of three masters as the laws need it. All trials share it, each with a prefix of its
+//! own, except for those that stop and kill all members. `redis/cluster.rs` and
+//! `redis/cluster_faults.rs` test the replacement of a member.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

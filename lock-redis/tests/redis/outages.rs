@@ -133,7 +133,7 @@ async fn a_late_attempt_is_refused() {
     held.deliver().await.unwrap();
     held.answered().await.unwrap();
     assert_eq!(server.command::<Option<String>>(&["GET", "n"]), None);
-    // The connection is in step: the answer to the attempt is nobody else's.
+    // The connection is in step: the answer to the attempt is not taken for another one.
     assert_eq!(locks.inspect(&late.name).await.unwrap().holders, []);
     granted(locks.try_acquire(&claim("n", LONG)).await);
 }
@@ -250,7 +250,7 @@ async fn a_silent_connection_is_a_bounded_wait() {
     assert_eq!(connecting.effect(), Effect::NotApplied);
     assert!(Moment::now().saturating_since(began) < SOON);
     proxy.heal();
-    // What had been on its way is let go in the background.
+    // The lock of the request that was on its way is released in the background.
     eventually(|| server.keys().iter().any(|key| key.starts_with("{n}%gone:"))).await;
     eventually(|| !server.keys().contains(&"n".to_owned())).await;
 }

@@ -1,4 +1,4 @@
-//! Servers that forget, or remember what is over: restarts, power losses, snapshots, failovers.
+//! Servers that forget, or remember released locks: restarts, power losses, snapshots, failovers.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -20,7 +20,7 @@ async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
     tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
 }
 
-/// Who asks first after its server was gone may find the line dead. Not so from here on.
+/// Reconnects, since the first request after a restart may find a dead connection.
 async fn back_in_touch(locks: &Redis) {
     let _ = locks.inspect(&name("n")).await;
     locks.inspect(&name("n")).await.expect("the line was made anew");
@@ -97,7 +97,7 @@ async fn a_released_lock_that_comes_back_expires() {
     let waiting = Locker::new(other).lock("n").unwrap().ttl(LONG);
     let next = tokio::time::timeout(SOON, waiting.acquire()).await.expect("it lapses").unwrap();
     assert!(next.fencing_token() > first.token);
-    // Who had it does not get it back, nor takes it from whoever has it now.
+    // The former holder neither gets it back nor takes it from the holder of now.
     back_in_touch(&locks).await;
     assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
     assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
@@ -139,7 +139,7 @@ async fn a_waiter_for_a_lock_that_came_back_polls_once_per_ttl() {
     let took = Moment::now().saturating_since(began);
     assert!(took > ttl * 2, "four looks within {took:?} are no rest");
     assert!(!waiter.is_finished(), "the lease that came back is another's");
-    // What an operator does by hand is noticed by such a look.
+    // Such a poll detects changes by an operator.
     let holders = other.inspect(&name("n")).await.unwrap().holders;
     assert_eq!(holders[0].owner, Some(owner), "and it can be seen whose it was");
     let _: u64 = server.run("DEL n");
@@ -322,7 +322,7 @@ async fn a_failover_that_loses_the_lock_is_notified() {
     gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
     pair.fail_over();
     back_in_touch(&other).await;
-    // What a replica promises: nothing. It is said in the documentation.
+    // A replica promises nothing, and the documentation says so.
     let next = hold(&other, LONG).await;
     assert!(next.fencing_token() > guard.fencing_token(), "though its counter is behind");
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
@@ -376,11 +376,11 @@ async fn a_demoted_primary_reports_no_locks() {
     assert!(guard.is_held(), "nothing says that it is lost");
     let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
     assert_eq!(loss, Loss::Expired);
-    // Who connects after that finds who is in charge now, which does not know of the loss.
+    // A client that connects after that finds the primary of now, which does not know of the loss.
     pair.lead_to(&pair.replica);
     let next = hold(&pair.client().await, LONG).await;
     assert!(next.fencing_token() > guard.fencing_token());
-    // And who was connected before finds out.
+    // And a client that was connected before detects it.
     let end = Moment::now() + SOON;
     while locks.try_acquire(&claim("free", 1000)).await.is_err() {
         assert!(!end.has_passed(), "it stays with the replica");

@@ -1,4 +1,4 @@
-//! Those who wait in line: who is next, who is passed over, and what is left behind.
+//! The queue: the next waiter, waiters that are passed over, and residue.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Server, claim, contended, eventually, granted, name, release, renew, win};
 
-/// So long that nobody's own next look comes while a test runs.
+/// So long that no waiter polls by itself while a test runs.
 const LONG: u64 = 300_000;
 
-/// What a loaded machine may need.
+/// The time that a loaded machine may need.
 const SOON: Duration = Duration::from_secs(10);
 
 /// How long a lock that was sent waits for a word of its owner.
@@ -75,7 +75,8 @@ fn assert_no_residue(server: &Server) {
     assert_eq!(server.keys(), ["{n}%token"]);
 }
 
-/// One that the server does not know is sent twice. Without its ticket a lock is let go by a script, whatever the server.
+/// Sends scripts until the server knows them: one that it does not know is sent twice. Without its
+/// ticket a lock is released by a script, on any server.
 async fn scripts_are_known(locks: &Redis) {
     let mut first = held(locks).await;
     first.ticket = None;
@@ -128,7 +129,7 @@ async fn every_end_of_a_hold_serves_the_next_waiter() {
                         let renewed = renew(&elsewhere, &first).await;
                         assert!(matches!(renewed, Ok(Renewal::NotHeld)));
                     }
-                    // Whoever finds the lock free while others wait does not take it.
+                    // A client that finds the lock free while others wait does not acquire it.
                     "try" => drop(contended(elsewhere.try_acquire(&claim("n", LONG)).await)),
                     _ => {
                         let late = queued_claim(&elsewhere, LONG).await;
@@ -222,7 +223,7 @@ async fn a_vanished_waiter_is_skipped_in_the_same_request() {
     assert_eq!(server.calls("evalsha"), asked + 1);
     release(&locks, &alive).await;
     assert_no_residue(&server);
-    // Nobody is there at all.
+    // No client waits at all.
     let first = held(&elsewhere).await;
     queued_claim(&server.client().await, LONG).await;
     eventually(|| server.run::<Vec<String>>("PUBSUB CHANNELS").len() == 2).await;
@@ -237,7 +238,7 @@ async fn a_vanished_crowd_is_removed_in_several_steps() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
-    // One process, whose places last, and nobody hears its channel any more.
+    // One process with live entries, whose channel has no listener any more.
     let mut crowd = redis::cmd("ZADD");
     crowd.arg("{n}%queue");
     for i in 1..=GONE {
@@ -247,7 +248,7 @@ async fn a_vanished_crowd_is_removed_in_several_steps() {
     let _: u64 = server.run("ZADD {n}%procs 9000000000000000 %~to:gone");
     let alive = queued_claim(&locks, LONG).await;
     release(&elsewhere, &first).await;
-    // The release has done its share, and has somebody look who is there.
+    // The release has used up its budget, and makes a client poll for the rest.
     let mut left = server.waiting("n");
     assert!((GONE / 2..GONE).contains(&left), "{left}");
     let grant = loop {
@@ -315,8 +316,8 @@ impl Fleet {
         Self { server, network, holder, held, lockers, waiting, served }
     }
 
-    /// Resets the connections of all waiters, and waits until the server has seen the end of each one
-    /// that listened: until then, old subscriptions count as well as new ones.
+    /// Resets the connections of all waiters, and waits until the server has seen the end of each
+    /// one that listened: until then, old subscriptions count as well as new ones.
     async fn reset_connections(&self) {
         let listeners = || {
             let clients: String = self.server.run("CLIENT LIST TYPE pubsub");
@@ -416,7 +417,7 @@ async fn a_queue_lost_without_its_processes_is_noticed_too() {
 async fn a_queue_lost_with_the_lock_is_still_served() {
     let fleet = Fleet::new(Duration::from_secs(1)).await;
     let _: String = fleet.server.run("FLUSHALL");
-    // Whoever looks first finds a free lock: here, order is lost.
+    // The first client that polls finds a free lock: here, order is lost.
     for waiting in fleet.waiting {
         tokio::time::timeout(SOON, waiting).await.expect("served").unwrap();
     }
@@ -487,7 +488,7 @@ async fn a_grant_is_as_old_as_it_is() {
             let age = Moment::now().saturating_since(grant.since);
             assert!(age < Duration::from_millis(late) + Duration::from_secs(1), "{age:?}");
         } else {
-            // What was sent has lapsed; the waiter asks, and the lock is free.
+            // The grant has lapsed; the waiter asks, and the lock is free.
             let woken =
                 tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
             assert!(matches!(woken.unwrap(), Wake::Retry));
@@ -573,7 +574,7 @@ async fn foreign_messages_on_the_channel_are_no_grant() {
             "grant",
             &format!("grant {stranger} 1 3000 1 1 n"),
             &format!("grant {owner} x 3000 1 1 n"),
-            // An owner id, from somebody who may read the keys, and a time that is long over.
+            // An owner id, from a client that may read the keys, and a time that is long over.
             &format!("grant {owner} 1 3000 1 1 n"),
             "next x 1 1 n",
             "next 1 1 1 m",
@@ -599,8 +600,8 @@ async fn the_second_process_is_notified_when_to_poll() {
     let first = held(&holder).await;
     let mute = queued_claim(&second, LONG).await;
     let next = queued_claim(&third, LONG).await;
-    // The first in line is given the lock, and dies without a word: for the one behind it, the lock is held
-    // for minutes, as far as it was told.
+    // The first in line is given the lock, and dies without a word: for the one behind it, the lock
+    // is held for minutes, as far as it was told.
     let asked = Moment::now();
     let waiting = tokio::spawn({
         let (third, next) = (third.clone(), next.clone());
@@ -638,12 +639,14 @@ async fn a_silent_process_is_skipped_with_all_its_entries() {
     let took = Moment::now().saturating_since(released);
     assert!(took >= CLAIM_LEASE, "{took:?}: the lock was somebody else's");
     assert!(took < CLAIM_LEASE * 2, "{took:?}: one of them cost a claim lease, the others nothing");
-    // They are still there: when they are heard of, they have their old places again, in their order.
+    // They are still there: when they are heard of, they have their old places again, in their
+    // order.
     network.heal();
     mute.inspect(&name("another")).await.unwrap();
     let last = queued_claim(&holder, LONG).await;
     for waiter in &silent {
-        // The message that came too late is the first one's, and makes it look; the others are told by that.
+        // The message that came too late is the first one's, and makes it look; the others are told
+        // by that.
         let woken = tokio::time::timeout(SOON, mute.wait(waiter)).await.expect("it is called");
         assert!(matches!(woken.unwrap(), Wake::Retry));
         contended(mute.try_acquire(waiter).await);
@@ -658,7 +661,8 @@ async fn a_silent_process_is_skipped_with_all_its_entries() {
     assert_no_residue(&server);
 }
 
-/// As when a server was stopped for longer than a claim lease, and another library was the first to ask it.
+/// As when a server was stopped for longer than a claim lease, and another library was the first to
+/// ask it.
 #[tokio::test]
 async fn a_process_that_asks_again_is_not_skipped() {
     let mut passed_over_after = Vec::new();
@@ -758,7 +762,8 @@ async fn a_right_that_is_taken_away_leaves_a_free_lock() {
         };
         tokio::time::timeout(SOON, served).await.unwrap_or_else(|_| panic!("not served: {right}"));
         release(&locks, &waiter).await;
-        // Whoever could not be taken out of the line is given the lock once more, for a claim lease.
+        // A claim that could not be taken out of the queue is granted the lock once more, for a
+        // claim lease.
         eventually(|| server.keys() == ["{app:n}%token"]).await;
     }
 }
@@ -801,7 +806,8 @@ async fn racing_claims_neither_barge_nor_block_the_queue() {
     let mut racer = held(&racing).await;
     let mut next = queued_claim(&locks, LONG).await;
     for _ in 0..HAND_OFFS {
-        // Who races and lets go does not get it again: the line is served in the same step.
+        // A racing client that releases does not get it again: the queue is served in the same
+        // step.
         release(&racing, &racer).await;
         racer = waiter(LONG);
         contended(racing.try_acquire(&racer).await);
@@ -811,7 +817,7 @@ async fn racing_claims_neither_barge_nor_block_the_queue() {
         release(&locks, &next).await;
         contended(racing.try_acquire(&racer).await);
         sent(&locks, &after).await;
-        // It is served as soon as nobody is in line.
+        // It is served as soon as the queue is empty.
         release(&locks, &after).await;
         granted(racing.try_acquire(&racer).await);
         next = queued_claim(&locks, LONG).await;
@@ -869,7 +875,7 @@ async fn a_leaving_head_serves_a_free_lock_to_the_next() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     held(&elsewhere).await;
     let (first, second) = (queued_claim(&locks, LONG).await, queued_claim(&elsewhere, LONG).await);
-    // Nobody has looked yet.
+    // No client has polled yet.
     let _: u64 = server.run("DEL n");
     assert_eq!(locks.release(&first, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_held_by(&server, &second);

@@ -1,4 +1,4 @@
-//! Servers that refuse work: what it is called, what it leaves behind, and that it passes.
+//! Servers that refuse work: the kind of the fault, its residue, and its end.
 
 use std::error::Error as _;
 use std::thread;
@@ -15,7 +15,7 @@ use crate::support::{
     LONG, SOON, Server, claim, contended, eventually, granted, release, renew, win,
 };
 
-/// What a server still does while it refuses.
+/// Commands that a server still runs while it refuses others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Still {
     Reads,
@@ -24,7 +24,7 @@ enum Still {
     Nothing,
 }
 
-/// A server that is about to refuse, and those who will be in the middle of something then.
+/// A server that is about to refuse, and clients with requests under way.
 struct Scene {
     server: Server,
     /// The way of `locks`.
@@ -116,7 +116,7 @@ impl Scene {
         let connections = proxy.stats().connections;
         drop(dropped);
         let releasing = tokio::spawn(guard.release());
-        // Where nobody gets in, attempts to connect are all there is to see.
+        // Where no client gets in, only attempts to connect can be seen.
         let refused_twice = || {
             let knocked = proxy.stats().connections - connections;
             knocked >= 4 || tries.iter().all(|tries| tries.seen() >= 2)
@@ -129,7 +129,7 @@ impl Scene {
         next.release().await.unwrap();
         release(&locks, &held).await;
         let fences = ["{claimed}%token", "{dropped}%token", "{held}%token"];
-        // No trace of what was refused.
+        // No trace of the refused attempt.
         eventually(|| server.keys() == fences).await;
         granted(locks.try_acquire(&claim("free", 1000)).await);
     }
@@ -156,7 +156,7 @@ fn set(server: &Server, setting: &str) {
 /// Waits until the server refuses everything, or nothing any more.
 fn wait_for_answer(server: &Server, begins_with: &str) {
     let end = Moment::now() + SOON;
-    // While a server starts, there is nobody to talk to.
+    // While a server starts, it answers no command.
     let answer = || Some(server.try_shell().ok()?.command(&["PING"]).ok()?.text());
     while !answer().is_some_and(|text| text.starts_with(begins_with)) {
         assert!(!end.has_passed(), "no {begins_with}");
@@ -255,7 +255,7 @@ async fn a_server_that_loads_its_data() {
         let quick = ["CONFIG", "SET", "key-load-delay", "0"];
         assert_eq!(shell.command(&quick).unwrap().text(), "OK");
         wait_for_answer(server, "PONG");
-        // What filled it.
+        // The data that filled it.
         let script =
             "for _, k in ipairs(redis.call('KEYS', 'filler:*')) do redis.call('DEL', k) end";
         server.command::<()>(&["EVAL", script, "0"]);
@@ -272,7 +272,7 @@ async fn too_many_clients() {
         assert_eq!(reply.text(), "OK");
     };
     allow("1");
-    // Those who are in stay in.
+    // Connected clients stay connected.
     scene.proxy.reset_connections().await;
     eventually(|| format!("{:?}", scene.locks).contains("connected: false")).await;
     scene.check_verbs(Still::Nothing, "raise maxclients").await;
@@ -290,14 +290,14 @@ async fn a_password_that_was_changed() {
         assert_eq!(reply.text(), "OK");
     };
     set_password("sesame");
-    // Those who are in stay in.
+    // Connected clients stay connected.
     proxy.reset_connections().await;
     eventually(|| format!("{locks:?}").contains("connected: false")).await;
     let fault = locks.try_acquire(&claim("free", 1000)).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Denied));
     let why = fault.into_source().to_string();
     assert!(why.contains("password"), "{why}");
-    // Waiting does not help, so nobody waits.
+    // Waiting does not help, so no client waits.
     let waiting = tokio::time::timeout(SOON, waiter).await.expect("it is told").unwrap();
     assert_eq!(waiting.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(dropped.verify().await.unwrap_err().kind(), ErrorKind::Denied);

@@ -109,7 +109,7 @@ async fn a_grant_that_could_not_be_undone_may_be_held_until_its_lease_ends() {
     let mut release = way.hold(owner);
     asking.deliver().await.unwrap();
     release.caught().await.unwrap();
-    // It never arrives, and nobody comes to say it again.
+    // It never arrives, and no client sends it again.
     way.set(ProxyFault::Refuse);
     drop(release);
     let fault = acquiring.await.unwrap().unwrap_err();
@@ -151,7 +151,7 @@ async fn a_renewal_that_no_replica_knows_prolongs_nothing() {
     let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
     assert_eq!(loss, Loss::Expired);
     assert!(Moment::now().saturating_since(deadline) < Duration::from_secs(1));
-    // What it holds can be let go without them.
+    // Its lock can be released without them.
     release(&locks, &ours).await;
 }
 
@@ -210,7 +210,8 @@ async fn an_acknowledged_lock_survives_its_primary() {
     let waiting = Arc::clone(&group);
     tokio::task::spawn_blocking(move || waiting.wait_until_named(1)).await.unwrap();
     assert!(has(&group, 1, "n"));
-    // Nobody is there to acknowledge anything: what is held goes on until its deadline, and nothing new is given.
+    // No replica acknowledges anything: a held lock goes on until its deadline, and no new one is
+    // granted.
     assert!(guard.is_held());
     let fault = other.try_acquire(&claim("m", 1000)).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Unavailable);
@@ -323,7 +324,7 @@ async fn a_renewal_follows_its_slot_and_waits_for_the_replica_there() {
     held.ttl += Duration::from_secs(60);
     still_held(&renew(&locks, &held).await);
     eventually(|| replica_has(cluster.member(4), &name)).await;
-    // Who replicates from where it was has no say any more.
+    // A replica that follows the former primary does not count any more.
     cluster.member(3).stop();
     held.ttl += Duration::from_secs(60);
     still_held(&renew(&locks, &held).await);
@@ -343,7 +344,8 @@ async fn in_a_cluster_an_acknowledged_lock_survives_a_hung_master() {
     let mut held = claim(&name, 300_000);
     win(&locks, &mut held).await;
     cluster.member(0).stop();
-    // Who took over has nobody to acknowledge anything, and is found although nothing is asked but renewals.
+    // The new primary has no replica to acknowledge anything, and is found although only renewals
+    // are sent.
     let bounded = |held: &Claim| {
         let (locks, held) = (in_haste.clone(), held.clone());
         async move { tokio::time::timeout(Duration::from_millis(300), renew(&locks, &held)).await }

@@ -1,4 +1,5 @@
-//! Everything that the server is asked is accounted for: see "What is asked of the server" in the documentation.
+//! Everything that the server is asked is accounted for: see "What is asked of the server" in the
+//! documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +16,7 @@ const TTL: Duration = Duration::from_secs(2);
 const PROCESSES: usize = 4;
 const WAITERS: usize = 4;
 
-/// What one process has asked, by what for.
+/// The requests of one process, by their purpose.
 #[derive(Default)]
 struct Asked {
     /// Commands of a connection, and of a backend that is made.
@@ -136,7 +137,8 @@ async fn work(server: &Server) {
 async fn every_command_is_accounted_for() {
     let server = Server::start();
     let operator = server.client().await;
-    // So that the server has the scripts: one that it does not know is sent twice, and loaded in between.
+    // So that the server has the scripts: one that it does not know is sent twice, and loaded in
+    // between.
     let mut first = claim("n", 1000);
     win(&operator, &mut first).await;
     for _ in 0..2 {
@@ -148,7 +150,7 @@ async fn every_command_is_accounted_for() {
 
     let monitor = Monitor::start(server.addr()).unwrap();
     let began = Moment::now();
-    // What this test asks itself is not counted: it comes on connections of its own.
+    // The test's own requests are not counted: they come on connections of their own.
     work(&server).await;
     let took = Moment::now().saturating_since(began);
     let lines = monitor.finish().unwrap();
@@ -174,14 +176,16 @@ async fn every_command_is_accounted_for() {
             ]
         );
         assert!(asked.releases.values().all(|&times| times == 1), "each claim is let go once");
-        // Somebody waits for all but the last one, and whoever was sent the lock uses the script.
+        // A client waits for all but the last one, and a holder that was sent the lock uses the
+        // script.
         assert!(asked.deletes.values().sum::<usize>() <= 1, "{:?}", asked.deletes);
         let owners = |of: &BTreeMap<String, usize>| of.keys().cloned().collect::<BTreeSet<_>>();
         assert_eq!(owners(&asked.attempts), owners(&asked.releases));
         assert_eq!(asked.attempts.len(), WAITERS, "each waiter comes once");
-        // One waiter looks for all of its process when the holder's lease would end, as far as it was told. A holder
-        // renews when a third of it is over, so each look is told of two thirds or more: it is a lease at most and
-        // two thirds at least until the next one. Half, for renewals that come late.
+        // One waiter looks for all of its process when the holder's lease would end, as far as it
+        // was told. A holder renews when a third of it is over, so each look is told of two thirds
+        // or more: it is a lease at most and two thirds at least until the next one. Half, for
+        // renewals that come late.
         for pair in asked.looks.windows(2) {
             let gap = pair[1].saturating_sub(pair[0]);
             assert!(gap >= TTL / 2, "a process looked twice in {gap:?}: {:?}", asked.looks);
@@ -194,8 +198,8 @@ async fn every_command_is_accounted_for() {
     assert!(renewals <= leases * 10 / 3 + PROCESSES, "{renewals} renewals in {leases} leases");
 }
 
-/// How [`eventually`] looks, and what the client library says of itself, which most servers refuse before anybody is shown
-/// it.
+/// How [`eventually`] looks, and what the client library says of itself, which most servers refuse
+/// before anybody is shown it.
 fn is_of_the_test(line: &str) -> bool {
     line.ends_with("\"GET\" \"n\"") || line.contains("\"CLIENT\" \"SETINFO\"")
 }

@@ -1,4 +1,4 @@
-//! Users, passwords, and what must not be shown.
+//! Users, passwords, and secrets that must not be shown.
 
 use std::error::Error as _;
 use std::time::Duration;

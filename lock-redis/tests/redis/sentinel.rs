@@ -12,11 +12,11 @@ use test_servers::{KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGr
 
 use crate::support::{LONG, SOON, acquired, verified};
 
-/// A holder is told within so long after the first Sentinel has named another primary. Who only looked from time to time
-/// would need more.
+/// A holder is told within so long after the first Sentinel has named another primary. Who only
+/// looked from time to time would need more.
 const TOLD: Duration = Duration::from_secs(1);
 
-/// More than any one call may take, of those that wait for nobody.
+/// More than any one call may take that waits for no lock.
 const BOUND: Duration = Duration::from_secs(8);
 
 async fn group() -> Arc<SentinelGroup> {
@@ -28,7 +28,7 @@ async fn group_with(options: RedisOptions) -> Arc<SentinelGroup> {
     Arc::new(starting.await.unwrap())
 }
 
-/// Does what takes its time, while the clients of this test go on.
+/// Runs slow work while the clients of this test go on.
 async fn meanwhile<T: Send + 'static>(
     group: &Arc<SentinelGroup>,
     work: impl FnOnce(&SentinelGroup) -> T + Send + 'static,
@@ -82,7 +82,7 @@ async fn a_failover_that_knows_the_lock_keeps_it_and_its_queue() {
     guard.release().await.unwrap();
     let next = waiter.await.unwrap();
     assert!(next.fencing_token() > token);
-    // The old one comes back without its data, and is nobody's primary.
+    // The old one comes back without its data, and is not the primary.
     group.server(0).restart(KeepData::No);
     meanwhile(&group, |group| group.wait_until_replica(0)).await;
     next.verify().await.unwrap();
@@ -113,7 +113,8 @@ async fn check_lost_lock(
     assert!(took < TOLD, "told {took:?} after a sentinel has decided: {loss:?}");
     let other = Locker::new(other).lock("n").unwrap().ttl(LONG);
     let next = acquired(&other).await;
-    // What asynchronous replication promises: nothing. Two believed in the lock until the first one was told.
+    // Asynchronous replication promises nothing. Two clients believed in the lock until the first
+    // one was notified.
     assert!(next.fencing_token() > guard.fencing_token());
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
     assert_eq!(loss.ok(), Some(Loss::NotHeld));
@@ -123,7 +124,7 @@ async fn check_lost_lock(
         group.wait_until_replica(0);
     })
     .await;
-    // What the old one had is gone, and nobody is led back to it.
+    // The old one's data is gone, and no client is led back to it.
     next.verify().await.unwrap();
     contended(locks.try_acquire(&claim("n", 1000)).await);
     next.release().await.unwrap();
@@ -212,7 +213,8 @@ async fn a_listener_that_ends_with_its_runtime_is_replaced() {
     assert_eq!(lost.expect("it is told of the failover"), Loss::NotHeld);
 }
 
-/// Sentinels that lost their state, or were told of another primary by hand, count from the beginning.
+/// Sentinels that lost their state, or were told of another primary by hand, count from the
+/// beginning.
 #[tokio::test]
 async fn sentinels_that_were_set_up_anew_are_believed() {
     let group = group().await;
@@ -293,7 +295,7 @@ async fn a_minority_of_sentinels_replaces_no_primary_and_locks_go_on() {
     assert_eq!(last.named(), Some(primary.addr().port()));
     assert!(!last.output().contains("+odown"), "it is alone: {}", last.output());
     next.release().await.unwrap();
-    // Without a majority nobody is there in its place, and who is missed is said.
+    // Without a majority no server replaces it, and the error names the missing one.
     primary.kill();
     for _ in 0..3 {
         let began = Moment::now();
@@ -326,7 +328,7 @@ async fn a_sentinel_that_names_an_old_primary_is_not_believed() {
         let mut ours = claim(&format!("n{round}"), 60_000);
         ours.ticket = granted(locks.try_acquire(&ours).await).ticket;
         assert!(has(group.server(1), ours.name.as_str()));
-        // What it tells by itself is not believed either.
+        // Its own reports are not believed either.
         let wait = tokio::time::timeout(Duration::from_millis(300), locks.wait_lost(&ours)).await;
         assert!(wait.is_err(), "nothing happened to the lock: {wait:?}");
         locks.release(&ours, ReleaseMode::now()).await.unwrap();
@@ -394,7 +396,7 @@ async fn sentinels_and_servers_have_credentials_of_their_own() {
     assert!(output.text().contains("does not answer ROLE"), "{}", output.text());
     granted(locks.try_acquire(&claim("n", 1000)).await);
     locks.inspect(&name("n")).await.unwrap();
-    // Who may not ask how new an address is would believe a Sentinel that was cut off.
+    // A user that may not ask how new an address is would believe a Sentinel that was cut off.
     let url = url.replace("sentinel_user=app", "sentinel_user=less");
     let denied = refused(&url).await;
     assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");

@@ -15,7 +15,7 @@ const CYCLES: usize = 20_000;
 const NAMES: usize = 500;
 const AT_A_TIME: usize = 50;
 
-/// Set in a process of its own: what other tests of this one allocate would count.
+/// Set in a process of its own: allocations of other tests would count.
 const ALONE: &str = "SOAK_ALONE";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

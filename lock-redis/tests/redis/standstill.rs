@@ -15,7 +15,7 @@ use crate::support::until;
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// What is promised: a claim lease, here as long as the lease, and 100 ms.
+/// The promised bound: a claim lease, here as long as the lease, and 100 ms.
 const BOUND: Duration = Duration::from_millis(2100);
 
 /// More than a failover takes on a busy machine.

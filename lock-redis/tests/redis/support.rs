@@ -18,7 +18,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(300);
 /// The longest wait for an event on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Until its connection has followed: an attempt that began before a failover was known fails after it.
+/// Until its connection has followed: an attempt that began before a failover was known fails after
+/// it.
 pub(crate) async fn verified(guard: &LockGuard) {
     until("it is connected again", async || {
         let verified = guard.verify().await;
@@ -105,7 +106,8 @@ impl Server {
         self.0.restart(KeepData::Yes);
     }
 
-    /// Steps its clock. If it runs, it goes by that when this returns: some server remembers the time between two ticks.
+    /// Steps its clock. If it runs, it goes by that when this returns: some server remembers the
+    /// time between two ticks.
     pub(crate) fn step_clock(&self, step: Step) {
         let Ok(mut shell) = self.try_shell() else {
             self.0.step_clock(step);

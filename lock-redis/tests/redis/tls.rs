@@ -399,7 +399,7 @@ fn any_provider_or_none_may_be_installed() {
         _ => aws_lc_rs::default_provider(),
     };
     if case != "none" {
-        // What no library would choose.
+        // A choice that no library would make.
         chosen.cipher_suites.truncate(1);
         chosen.clone().install_default().unwrap();
     }

@@ -1,4 +1,4 @@
-//! With `order=any`: how waiters learn that the lock is free, and what it costs.
+//! With `order=any`: the notification of waiters, and its cost.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::support::{Server, claim, contended, eventually, granted, name, renew,
 
 const SECOND: u64 = 1000;
 
-/// So long that nobody's own next look comes while a test runs.
+/// So long that no waiter polls by itself while a test runs.
 const LONG: u64 = 300 * SECOND;
 
-/// What a loaded machine may need.
+/// The time that a loaded machine may need.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Starts a waiter that met contention, asked for a notification, and rests.
@@ -115,7 +115,7 @@ async fn a_new_holder_is_watched_by_its_kind() {
         (server.client_in_any_order().await, server.client_in_any_order().await);
     let waiter = waiting_claim(LONG);
     let mut held = claim("n", LONG);
-    // Contended by one of ours, and by the time it waits by somebody else.
+    // Contended by one of ours, and by another client by the time it waits.
     win(&elsewhere, &mut held).await;
     contended(locks.try_acquire(&waiter).await);
     let _: String = server.command(&["SET", "n", "somebody", "PX", "300000"]);
@@ -129,7 +129,7 @@ async fn a_new_holder_is_watched_by_its_kind() {
     let _: u64 = server.run("DEL n");
     let mut held = claim("n", LONG);
     win(&elsewhere, &mut held).await;
-    // What the server still has to say of the first one is read before this answer.
+    // The server's messages about the first one are read before this answer.
     locks.inspect(&name("another")).await.unwrap();
     let waiting = resting_on(&server, &locks, &quiet).await;
     elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
@@ -146,7 +146,7 @@ async fn resting_on(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandl
         async move { locks.wait(&waiter).await.expect("waiting does not fail") }
     });
     eventually(|| server.calls("client|caching") > asked).await;
-    // Two round trips, if what is watched turned out to be the wrong key.
+    // Two round trips, if the watched key turned out to be the wrong one.
     for _ in 0..2 {
         locks.inspect(&name("another")).await.unwrap();
     }
@@ -170,12 +170,12 @@ async fn waiting_costs_nothing_while_the_holder_renews() {
         held.ticket = grant.ticket;
     }
     let after = counted.map(|command| server.calls(command));
-    // All of it the holder's: a script that reads the lock for each renewal, and one more for each of the two scripts, to
-    // find it not loaded.
+    // All of it the holder's: a script that reads the lock for each renewal, and one more for each
+    // of the two scripts, to find it not loaded.
     let spent: Vec<_> =
         std::iter::zip(after, before).map(|(after, before)| after - before).collect();
     assert_eq!(spent, [52, 0, 50, 0, 0]);
-    // Whatever the server had to say has come before this answer.
+    // All messages of the server have come before this answer.
     locks.inspect(&name("another")).await.unwrap();
     assert!(!waiting.is_finished(), "a renewal woke the waiter");
     elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_racing_claim_that_gives_up_wakes_no_waiter() {
     let released = elsewhere.release(&impatient, ReleaseMode::now()).await.unwrap();
     assert_eq!(released, Release::NotHeld);
     assert!(server.pttl("{n}%wake") > 60_000, "the bell of the others was touched");
-    // Whatever the server had to say has come before this answer.
+    // All messages of the server have come before this answer.
     locks.inspect(&name("another")).await.unwrap();
     assert!(!waiting.is_finished(), "a departure woke the waiter");
     elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
@@ -258,7 +258,7 @@ async fn a_dropped_wait_can_be_resumed() {
     assert_eq!(server.calls("client|caching"), asked, "it is watched already");
     elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     woken(again).await;
-    // A signal that comes while nobody waits is kept.
+    // A signal that comes while no task waits is kept.
     let mut held = claim("n", LONG);
     win(&elsewhere, &mut held).await;
     let waiting = resting(&server, &locks, &waiter).await;

@@ -1,5 +1,6 @@
-//! What has to be so at the server when one of our scripts has run: what the documentation of the crate promises of
-//! the line. Clients may get over a script that breaks it, by looking a lease later; here it shows at once.
+//! Invariants that hold at the server after each script: the promises of the crate's documentation
+//! about the queue. Clients may recover from a script that breaks one, by a poll one lease later.
+//! Here it shows at once.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +8,12 @@ use super::keyspace::{Bytes, Keyspace};
 use super::order::shown;
 use super::wire::Reply;
 
-/// What is known of the locks from one script to the next.
+/// The known state of the locks from one script to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Of each lock that was sent to somebody: whom it was sent last, if nothing was heard of its process since.
+    /// For each granted lock its last recipient, if its process was not heard of since.
     silent: BTreeMap<Bytes, Option<Sent>>,
-    /// Who was let go, and until when an attempt of it is to be refused.
+    /// Released owners, and until when their attempts are to be refused.
     gone: BTreeMap<Bytes, u64>,
 }
 
@@ -25,7 +26,7 @@ struct Sent {
     channel: Bytes,
 }
 
-/// A message to whoever listens at a channel, and how many do.
+/// A message on a channel, and the number of its listeners.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) channel: Bytes,
@@ -33,11 +34,11 @@ pub(crate) struct Message {
     pub(crate) heard: i64,
 }
 
-/// What a script is asked for, before it runs.
+/// The parameters of a script, before it runs.
 pub(crate) struct Asked<'a> {
     locks: Vec<OfLock>,
     args: &'a [Bytes],
-    /// It lets this owner go, of whom an attempt may still arrive.
+    /// It releases this owner, whose attempt may still arrive.
     lets_go: Option<&'a Bytes>,
     /// It takes this entry out of the line.
     leaves: Option<&'a Bytes>,
@@ -47,11 +48,11 @@ struct OfLock {
     lock: Bytes,
     queue: Bytes,
     places: Bytes,
-    /// What it held, and for how many ms more.
+    /// The lock that it held, and for how many ms more.
     held: Option<(Bytes, Option<u64>)>,
-    /// Who stands in its line, and is there.
+    /// The queued owners whose processes are there.
     waiting: Vec<Bytes>,
-    /// Who has it, and everybody in its line.
+    /// The holder and all queued owners.
     owners: Vec<Bytes>,
 }
 
@@ -65,8 +66,8 @@ impl<'a> Asked<'a> {
             waiting: waiting(data, queue, places),
             owners: owners(data, lock, queue),
         };
-        // A lock, its fence, its line, its places, and one more; a renewal names five of each lock, others a sixth. A quick
-        // renewal names nothing but locks.
+        // A lock, its fence, its line, its places, and one more; a renewal names five of each lock,
+        // others a sixth. A quick renewal names nothing but locks.
         let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%token"));
         let locks: Vec<_> = match names_parts {
             true => keys.chunks_exact(5).map(|key| of(&key[0], &key[2], &key[3])).collect(),
@@ -149,7 +150,7 @@ impl Audit {
             |of: &&OfLock| of.lock == lock.as_bytes() && value_of(of).starts_with(owner.as_bytes());
         let given = locks.iter().find(is_given);
         let Some(of) = given else {
-            // It was taken back, since nobody has heard it.
+            // It was taken back, since no client has received it.
             return (message.heard > 0).then(|| format!("{name} was sent a lock that it has not"));
         };
         let lasts = keys.lasts_for(&of.lock).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the stand-in answered, and told whom, is what a Redis server answers and tells.
+//! The stand-in answers and notifies exactly as a Redis server does.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -11,7 +11,8 @@ use super::keyspace::Peer;
 use super::network::{Event, OPERATOR};
 use super::wire::{Reply, Request, request, take_reply};
 
-/// A real server that is asked the same at the same times: its clock stands still but for our steps.
+/// A real server that is asked the same at the same times: its clock stands still but for our
+/// steps.
 pub(crate) struct Original {
     server: Redis,
     peers: HashMap<Peer, Session>,
@@ -33,7 +34,7 @@ impl Original {
             Self { server, peers: HashMap::new(), now: 0, compared: BTreeMap::new() };
         original.connect(OPERATOR);
         original.operate(&["HELLO", "3"]);
-        // Keys end when somebody looks, which is when they end at the stand-in.
+        // Keys end when a client reads them. At the stand-in they end then, too.
         original.operate(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         original.now = original.time();
         original
@@ -75,7 +76,7 @@ impl Original {
             let mut expected = &bytes[..];
             while let Some(stand_in) = take_reply(&mut expected) {
                 let original = self.peer(*peer).next();
-                // What they tell of themselves is their own.
+                // Their descriptions of themselves differ.
                 if !(*peer == by && matches!(&*name, "HELLO" | "INFO")) {
                     assert_eq!(
                         original.as_ref().map(comparable),

@@ -1,4 +1,4 @@
-//! What the stand-in knows, and its commands: those that our scripts and clients use, and those that an
+//! The data of the stand-in, and its commands: those of our scripts and clients, and those that an
 //! operator of a test gives.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,14 +9,14 @@ use super::wire::{Reply, Request};
 
 pub(crate) type Bytes = Vec<u8>;
 
-/// Who is connected.
+/// The number of a connected client.
 pub(crate) type Peer = u64;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// The data of a server, and who hears of them.
+/// The data of a server, and the clients that hear of them.
 #[derive(Debug, Default)]
 pub(crate) struct Keyspace {
     keys: BTreeMap<Bytes, Entry>,
@@ -24,20 +24,20 @@ pub(crate) struct Keyspace {
     pub(crate) now: u64,
     /// The memory limit is reached.
     pub(crate) is_full: bool,
-    /// It deletes without a script what has a certain value.
+    /// It deletes a key with a certain value without a script.
     pub(crate) is_newer: bool,
     pub(crate) peers: BTreeMap<Peer, Listener>,
-    /// Whose command runs: of changes it hears after its answer.
+    /// The client whose command runs: it hears of changes after its answer.
     pub(crate) current: Option<Peer>,
-    /// What it is to hear then.
+    /// The messages that it gets then.
     pub(crate) afterwards: Vec<u8>,
-    /// Who is told when a key changes: once.
+    /// The clients to notify when a key changes: once.
     tracked: BTreeMap<Bytes, BTreeSet<Peer>>,
     /// Places in lines and locks as they changed: what the order of a line is judged by.
     pub(crate) notes: Vec<Note>,
-    /// What was sent to channels since somebody has looked.
+    /// The messages on channels since the last inspection.
     pub(crate) messages: Vec<Message>,
-    /// What scripts failed with, that must not fail, and what they have done, that they must not do.
+    /// Failures of scripts that must not fail, and forbidden effects.
     pub(crate) failures: Vec<String>,
 }
 
@@ -55,14 +55,14 @@ enum Value {
     Sorted(Vec<(f64, Bytes)>),
 }
 
-/// What is sent to a client, and of what.
+/// The messages to a client, and their causes.
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
     channels: BTreeSet<Bytes>,
     is_tracking: bool,
     /// The reads of the next command are tracked.
     is_caching: bool,
-    /// What is to be sent.
+    /// The bytes to send.
     pub(crate) out: Vec<u8>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Note {
     Stood { queue: Bytes, member: Bytes, arrival: f64 },
     /// Does not any more.
     Left { queue: Bytes, member: Bytes },
-    /// Somebody has written this key.
+    /// A client has written this key.
     Written { key: Bytes, value: Bytes },
     /// Nothing is as it was.
     Lost,
@@ -281,7 +281,7 @@ impl Keyspace {
         self.peers.values().any(|peer| peer.channels.contains(channel))
     }
 
-    /// As nobody does who asks: what has ended stays where it is.
+    /// Reads without the effect of a client's read: an expired key stays.
     fn peek(&self, key: &[u8]) -> Option<&Entry> {
         self.keys.get(key).filter(|entry| !entry.is_over(self.now))
     }
@@ -372,7 +372,7 @@ impl Keyspace {
         }
         self.look(key);
         if !keeps {
-            // Else it is marked, and nobody's anew.
+            // Otherwise it is marked, and not granted anew.
             self.notes.push(Note::Written { key: key.to_vec(), value: value.to_vec() });
         }
         self.keys.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), expires });

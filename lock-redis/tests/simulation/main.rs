@@ -1,5 +1,6 @@
-//! Simulated runs of Redis' line: the scripts and the backend as they are, on a stand-in for the server, on a paused
-//! clock. How many runs there are, and which, says the environment: see `Seeds`.
+//! Simulated runs of Redis' line: the scripts and the backend as they are, on a stand-in for the
+//! server, on a paused clock. How many runs there are, and which, says the environment: see
+//! `Seeds`.
 
 use std::sync::Arc;
 
@@ -53,7 +54,8 @@ fn a_seed_is_one_run() {
     }
 }
 
-/// The stand-in is one: whatever it was asked in some runs, a server is asked as well, at the same times of its clock.
+/// Compares the stand-in with a server: the requests of some runs are sent to both, at the same
+/// times of their clocks.
 #[test]
 fn the_simulated_server_answers_as_a_real_one() {
     let mut original = Original::start();

@@ -1,5 +1,5 @@
-//! The stand-in's network: messages take time, and connections are held up, cut and forgotten. All of it is
-//! drawn from the seed, and happens on the paused clock of one thread.
+//! The stand-in's network: messages take time, and connections are held up, cut and forgotten. All
+//! of it is drawn from the seed, and happens on the paused clock of one thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +31,7 @@ struct Inner {
     /// When the server's clock began to run.
     began: OnceLock<Moment>,
     sweeps: AtomicBool,
-    /// Somebody wants to know of changes.
+    /// A client wants to know of changes.
     is_tracked: Notify,
     /// The data may be others than before.
     has_changed: Notify,
@@ -43,7 +43,7 @@ struct State {
     conditions: BTreeMap<usize, Conditions>,
     connections: BTreeMap<Peer, Connection>,
     next_peer: Peer,
-    /// Nobody listens at its address.
+    /// No server listens at its address.
     is_down: bool,
     /// It runs, and does nothing until then.
     stopped_until: Option<Moment>,
@@ -53,14 +53,14 @@ struct State {
 /// The clock of the server, in µs since 1970.
 #[derive(Debug)]
 struct ServerClock {
-    /// What it showed when it was last set, and when that was after its beginning.
+    /// The time that it showed when it was last set, and when that was after its beginning.
     set: (u64, Duration),
     /// By how many in ten thousand it is too fast.
     drift: u64,
     last: u64,
 }
 
-/// What the network of one process is like.
+/// The network of one process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Conditions {
     /// A message takes up to that long.
@@ -91,7 +91,7 @@ enum Segment {
     End,
 }
 
-/// What has arrived at a client.
+/// The bytes that have arrived at a client.
 #[derive(Default)]
 struct Inbox {
     bytes: Vec<u8>,
@@ -100,19 +100,19 @@ struct Inbox {
     waker: Option<Waker>,
 }
 
-/// What happened at the server, for a comparison with another one.
+/// An event at the server, for a comparison with another one.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Connected(Peer),
     Disconnected(Peer),
-    /// A request at this time of the server, and what it sent to whom because of that.
+    /// A request at this time of the server, and the messages that it caused.
     Asked {
         at: u64,
         by: Peer,
         request: Request,
         sent: Vec<(Peer, Vec<u8>)>,
     },
-    /// Keys were found to have expired, and who was told.
+    /// Keys were found to have expired, and the clients that were notified.
     Swept {
         at: u64,
         sent: Vec<(Peer, Vec<u8>)>,
@@ -124,9 +124,9 @@ pub(crate) enum Event {
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What is on its way is lost.
+    /// Messages under way are lost.
     Before,
-    /// What was sent arrives, and no answer does.
+    /// Requests that were sent arrive, and no answer does.
     After,
     /// The server has forgotten it, and the client does not hear of that for so long.
     Forgotten(Duration),
@@ -192,7 +192,8 @@ impl World {
         });
     }
 
-    /// What is sent on the connections that a process has now arrives then, also if it has others by that time.
+    /// Delays the messages on the connections that a process has now, also if it has others by that
+    /// time.
     pub(crate) fn delay_requests(&self, process: usize, until: Moment) {
         let mut state = self.state();
         let connections = state.connections.values_mut();
@@ -280,7 +281,7 @@ impl World {
         look(&mut keys)
     }
 
-    /// What a client of another library has as its own.
+    /// Draws the value of a lock of another library.
     pub(crate) fn draw_token(&self) -> Vec<u8> {
         format!("token {}", self.state().rng.u64(..)).into_bytes()
     }
@@ -354,7 +355,7 @@ impl World {
     fn disconnect(&self, peer: Peer) {
         lock(&self.0.server).keys().disconnect(peer);
         let mut state = self.state();
-        // What was sent to it before is still on its way.
+        // Earlier messages to it are still under way.
         if state.connections.remove(&peer).is_some()
             && let Some(trace) = &mut state.trace
         {
@@ -385,7 +386,8 @@ impl World {
         lock(&self.0.state)
     }
 
-    /// Returns when a message of this process may pass in this direction, on that connection if there is one.
+    /// Returns when a message of this process may pass in this direction, on that connection if
+    /// there is one.
     async fn may_pass(&self, process: usize, direction: usize, peer: Option<Peer>) {
         loop {
             let (is_dead, until) = {

@@ -6,11 +6,11 @@ use lock_simulation::Workload;
 
 use super::keyspace::{Bytes, Keyspace, Note};
 
-/// Those who stand in one line, by their numbers.
+/// The waiters of one queue, by their numbers.
 #[derive(Default)]
 struct Line {
     standing: BTreeMap<Bytes, f64>,
-    /// Whoever was in it. Who has lost its place may have it again.
+    /// All former entries. A claim that has lost its position may have it again.
     numbers: BTreeMap<Bytes, f64>,
 }
 

@@ -1,5 +1,5 @@
-//! A stand-in for a Redis server: our scripts run in it as they are, in the Lua that Redis has. It is itself
-//! compared with a Redis server.
+//! A stand-in for a Redis server: our scripts run in it as they are, in the Lua that Redis has. It
+//! is itself compared with a Redis server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use super::keyspace::{Keyspace, Peer, name_of, nature};
 use super::order::shown;
 use super::wire::{Reply, Request};
 
-/// What Redis puts around scripts: errors of commands are tables, and globals are out of reach.
+/// The environment of scripts in Redis: errors of commands are tables, and globals are out of
+/// reach.
 const PRELUDE: &str = r#"
 local command, raise = ...
 redis = {
@@ -45,7 +46,8 @@ end
 pub(crate) struct Server {
     lua: Lua,
     run: Function,
-    /// By their digests: those that it was told of at some time. To compile them takes longer than to run them.
+    /// By their digests: those that it was told of at some time. To compile them takes longer than
+    /// to run them.
     scripts: BTreeMap<String, Function>,
     /// Those that it knows.
     loaded: BTreeSet<String>,
@@ -53,7 +55,7 @@ pub(crate) struct Server {
     audit: Audit,
 }
 
-/// What the commands of a script work on.
+/// The data for the commands of a script.
 struct Inner {
     keys: Keyspace,
     /// The script that runs has written.
@@ -65,7 +67,7 @@ struct Inner {
 impl Server {
     pub(crate) fn new() -> Self {
         let lua = Lua::new();
-        // What a run leaves behind is little.
+        // A run leaves little garbage.
         lua.gc_stop();
         let keys = Keyspace::default();
         let inner = Inner { keys, has_written: false, was_full: false };
@@ -86,7 +88,7 @@ impl Server {
         KeyspaceGuard(lock(&self.inner))
     }
 
-    /// Runs what a client sent, and answers it.
+    /// Runs the request of a client, and answers it.
     pub(crate) fn serve(&mut self, request: &Request, by: Peer) -> Reply {
         let of_connection = self.keys().run_of_connection(request, by);
         let reply = match of_connection {
@@ -191,7 +193,7 @@ impl Inner {
     }
 }
 
-/// The data, while nobody else works on them.
+/// The data, locked against other users.
 pub(crate) struct KeyspaceGuard<'a>(MutexGuard<'a, Inner>);
 
 impl std::ops::Deref for KeyspaceGuard<'_> {

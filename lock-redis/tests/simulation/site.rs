@@ -1,4 +1,4 @@
-//! What is drawn to go wrong at the stand-in and on its network.
+//! Drawn faults of the stand-in and of its network.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ use super::order;
 pub(crate) struct OnStandIn {
     pub(crate) world: World,
     drawn: Mutex<Drawn>,
-    /// What happens in any case.
+    /// The faults that always happen.
     always: Vec<Hazard>,
-    /// A client that is nobody of the run.
+    /// A client outside of the run.
     stranger: OnceCell<Arc<dyn Backend>>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct OnStandIn {
 struct Drawn {
     rng: Rng,
     workload: Option<Workload>,
-    /// What happens, and every how many leases it does.
+    /// The faults, and every how many leases each one happens.
     hazards: Vec<(Hazard, u32)>,
     slow: Duration,
     tally: BTreeMap<&'static str, u64>,
@@ -40,13 +40,14 @@ struct Drawn {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hazard {
-    /// A connection is cut, and what was sent does not arrive.
+    /// A connection is cut, and its requests do not arrive.
     RequestLost,
-    /// A connection is cut, and what was sent arrives, maybe later than what the next one brings.
+    /// A connection is cut, and its requests arrive, maybe later than those of the next one.
     ReplyLost,
     /// The server forgets a client, which does not hear of that.
     Forgotten,
-    /// Nothing passes for a while, in one direction or both; then all of it does, or the connection is cut.
+    /// Nothing passes for a while, in one direction or both; then all of it does, or the connection
+    /// is cut.
     Silence,
     /// Messages are late for a while.
     Slowness,
@@ -130,8 +131,9 @@ impl Hazard {
     }
 }
 
-/// So long clients may look away from a server that was away: a connection is tried again after 0.2 s at the latest, and a
-/// release that failed after a second. Until then the waiters of their processes cannot stand in line.
+/// How long clients may take to find a server that was away. A connection is tried again after 0.2
+/// s at the latest, and a failed release after a second. Until then the waiters of their processes
+/// cannot be queued.
 const FOUND_AGAIN: Duration = Duration::from_millis(1250);
 
 impl OnStandIn {
@@ -223,7 +225,7 @@ impl OnStandIn {
             Hazard::Silence if rng.bool() => world.cut(Some(process), Cut::Before),
             Hazard::Slowness => {
                 world.slow_down(process, self.drawn().slow);
-                // What was sent before is still on its way, and nothing overtakes it.
+                // Earlier messages are still under way, and no later one overtakes them.
                 sleep(slow).await;
             }
             Hazard::Restart => {
@@ -240,7 +242,8 @@ impl OnStandIn {
         fault.heal();
     }
 
-    /// Another library takes the lock, and has it until its lease ends or somebody takes it away.
+    /// Lets another library take the lock, and hold it until its lease ends or a client takes it
+    /// away.
     async fn hold_elsewhere(&self, recorder: &Recorder, lock: &str, ttl: Duration, how: &[&[u8]]) {
         let (key, value) = (lock.as_bytes(), self.world.draw_token());
         let ms = ttl.as_millis().max(1).to_string();
@@ -288,7 +291,7 @@ fn queue_of(lock: &str) -> Vec<u8> {
     format!("{{{lock}}}%queue").into_bytes()
 }
 
-/// What is noted of a fault before it happens.
+/// Records a fault before it happens.
 fn noted<'a>(
     recorder: &'a Recorder,
     hazard: Hazard,
@@ -298,7 +301,7 @@ fn noted<'a>(
 ) -> FaultNote<'a> {
     let fault = recorder.fault(match held {
         [true, _] => Trouble::Partition,
-        // Who is not answered connects anew, and its requests arrive.
+        // A client without an answer connects anew, and its requests arrive.
         [false, _] => Trouble::Other(hazard.name().to_owned()),
     });
     let fault = match hazard {

@@ -1,6 +1,6 @@
 //! Redis' protocol, version 3, as far as our clients and the stand-in speak it.
 
-/// What a server answers.
+/// An answer of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
     Simple(&'static str),
@@ -87,7 +87,7 @@ fn number(rest: &mut &[u8], kind: u8) -> Option<usize> {
     Some(std::str::from_utf8(&line[1..]).ok()?.parse().expect("a length"))
 }
 
-/// Takes the first reply off `bytes`, if all of it is there. What is a word comes as a string.
+/// Takes the first reply off `bytes`, if all of it is there. A word comes as a string.
 pub(crate) fn take_reply(bytes: &mut &[u8]) -> Option<Reply> {
     let mut rest = *bytes;
     let kind = *rest.first()?;
