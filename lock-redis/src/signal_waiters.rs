@@ -63,8 +63,13 @@ impl SignalWaiters {
         let is_new = !self.table().by_owner.contains_key(&owner);
         is_new.then(|| {
             self.enter(owner, key);
-            WatchGuard { waiters: self, owner }
+            self.leave_when_dropped(owner)
         })
+    }
+
+    /// Ends the wait of `owner`, if there is one then, when the guard is dropped.
+    pub(crate) fn leave_when_dropped(&self, owner: OwnerId) -> WatchGuard<'_> {
+        WatchGuard { waiters: self, owner }
     }
 
     /// Ends the wait of `owner`.

@@ -111,8 +111,11 @@ impl Redis {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
         let proven_by = held(claim).map(|held| held.connection);
-        let _seat = waiters.watch_until_dropped(claim.owner, keys.lock());
+        let _seat = waiters.leave_when_dropped(claim.owner);
         loop {
+            // Anew each time: a release runs beside this wait, and leaves. Without an entry, nothing
+            // below would wait.
+            waiters.enter(claim.owner, keys.lock());
             let (link, connection) = servers.reach_again(&keys).await;
             if proven_by != Some(connection.id()) {
                 return Ok(());
@@ -121,9 +124,6 @@ impl Redis {
                 && let Some((watched, signals)) = waiters.not_armed(&claim.owner)
             {
                 let Ok(outcome) = link.watch(&connection, &watched, keys.lock()).await else {
-                    // A connection may fail at once before its own task has marked it as broken. That
-                    // task needs this thread.
-                    self.pause(&claim.owner).await;
                     continue;
                 };
                 // Our own renewals change the key as well.

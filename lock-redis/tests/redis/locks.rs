@@ -11,7 +11,7 @@ use lock_redis::{Config, Redis};
 use test_servers::RedisOptions;
 
 use crate::least_rights::rights_to_delete;
-use crate::support::{Server, claim, contended, granted, name, release, renew, win};
+use crate::support::{SOON, Server, claim, contended, granted, name, release, renew, win};
 
 const SECOND: u64 = 1000;
 const MINUTE: u64 = 60 * SECOND;
@@ -621,4 +621,27 @@ async fn a_server_that_is_not_redis_is_reported() {
     let server = Server::start();
     let database = Redis::connect(server.url() + "/99").await.unwrap_err();
     assert_eq!(database.kind(), ErrorKind::Invalid);
+}
+
+/// The runtime has one thread, and a loss watch that never yields would keep it for good.
+#[test]
+fn a_release_during_a_loss_watch_does_not_block_the_thread() {
+    let (ends, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::start();
+            let locks = server.client().await;
+            let mut ours = claim("n", MINUTE);
+            win(&locks, &mut ours).await;
+            let (watching, watched) = (locks.clone(), ours.clone());
+            let watch = tokio::spawn(async move { watching.wait_lost(&watched).await });
+            // It has sent its request, and no reply is read before the release begins.
+            tokio::task::yield_now().await;
+            release(&locks, &ours).await;
+            watch.await.unwrap().expect("the end of the hold is noticed");
+        });
+        ends.send(()).unwrap();
+    });
+    ended.recv_timeout(SOON).expect("the thread goes on");
 }
