@@ -30,10 +30,10 @@
 //! black hole or a delay succeeds at once, and keep-alive probes are answered. Timers have
 //! millisecond steps, so a delay may be up to two milliseconds longer than asked, never shorter.
 //!
-//! A proxy runs on a thread of its own, on the real clock. It works while a test starves or pauses
+//! A proxy runs on a separate thread, on the real clock. It works while a test starves or pauses
 //! its runtime, and needs none to be started.
 //!
-//! No wait here has a bound of its own: a test adds its deadline.
+//! Waits here are unbounded: a test adds its deadline.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::{Future, IntoFuture, pending};

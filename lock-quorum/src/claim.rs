@@ -108,7 +108,7 @@ impl QuorumClaim {
 
 impl fmt::Debug for QuorumClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Candidacy").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("QuorumClaim").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 

@@ -11,10 +11,10 @@ use crate::claim::QuorumClaim;
 
 /// Grants of which some members do not know yet.
 #[derive(Default)]
-pub(crate) struct Stragglers(Mutex<StragglerList>);
+pub(crate) struct DeferredAttempts(Mutex<DeferredList>);
 
 #[derive(Default)]
-pub(crate) struct StragglerList {
+pub(crate) struct DeferredList {
     pub(crate) due: VecDeque<DeferredAttempt>,
     pub(crate) has_task: bool,
 }
@@ -33,8 +33,8 @@ impl DeferredAttempt {
     }
 }
 
-impl Stragglers {
-    pub(crate) fn list(&self) -> MutexGuard<'_, StragglerList> {
+impl DeferredAttempts {
+    pub(crate) fn list(&self) -> MutexGuard<'_, DeferredList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

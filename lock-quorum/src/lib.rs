@@ -75,12 +75,12 @@ mod claim;
 mod config;
 mod connection;
 mod deferred;
+mod deferred_task;
 mod fault;
 mod member;
 mod quorum;
 mod round;
 mod server;
-mod stragglers;
 mod verbs;
 
 pub use config::QuorumBuilder;

@@ -9,7 +9,7 @@ use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Backend, Capabilities, Executor, Fencing, LockName};
 
 use crate::claim::Registry;
-use crate::deferred::Stragglers;
+use crate::deferred::DeferredAttempts;
 use crate::member::Member;
 
 /// A backend on a majority of independent backends. Clones share their state.
@@ -34,7 +34,7 @@ pub(crate) struct Inner {
     pub(crate) caps: Capabilities,
     pub(crate) settings: Settings,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) stragglers: Stragglers,
+    pub(crate) deferred: DeferredAttempts,
     /// One more than the mean, so that zero means unknown.
     usual_round_micros: AtomicU64,
     pub(crate) executor: Executor,
@@ -53,7 +53,7 @@ impl Inner {
             caps,
             settings,
             registry: Arc::default(),
-            stragglers: Stragglers::default(),
+            deferred: DeferredAttempts::default(),
             usual_round_micros: AtomicU64::new(0),
             executor,
         }

@@ -48,7 +48,7 @@ pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
     tokens_of_waiters_grow(&ctx).await
 }
 
-/// Checks both ways to serve a waiter: an attempt of its own, and a grant that is pushed.
+/// Checks both ways to serve a waiter: its next attempt, and a pushed grant.
 async fn tokens_of_waiters_grow(ctx: &Ctx) -> Verdict {
     let locks = [ctx.locker().await, ctx.locker().await];
     let mut guard = locks[0].lock("waited for")?.ttl(ctx.ttl()).acquire().await?;

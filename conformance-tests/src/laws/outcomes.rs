@@ -14,8 +14,7 @@ use crate::helpers::name;
 pub(super) async fn a_lost_reply_locks_no_client_out(ctx: Arc<Ctx>) -> Verdict {
     for _ in 0..3 {
         // The first attempt is applied, its reply lost: an error, and nothing is left of it. A
-        // locker of its own each time: behind a release that is still under way, it would wait for
-        // its turn.
+        // new locker each time, since the same one would wait for the release under way.
         let locks = ctx
             .with_faults(|call| match call.verb {
                 Verb::TryAcquire => Injection::LoseReply,

@@ -182,10 +182,9 @@ async fn every_command_is_accounted_for() {
         let owners = |of: &BTreeMap<String, usize>| of.keys().cloned().collect::<BTreeSet<_>>();
         assert_eq!(owners(&asked.attempts), owners(&asked.releases));
         assert_eq!(asked.attempts.len(), WAITERS, "each waiter comes once");
-        // One waiter looks for all of its process when the holder's lease would end, as far as it
-        // was told. A holder renews when a third of it is over, so each look is told of two thirds
-        // or more: it is a lease at most and two thirds at least until the next one. Half, for
-        // renewals that come late.
+        // One waiter polls for all of its process, at the last known end of the holder's lease. The
+        // holder renews after a third, so a poll finds at least two thirds of the lease left. The
+        // next poll follows after two thirds to a whole lease. Late renewals make it half.
         for pair in asked.looks.windows(2) {
             let gap = pair[1].saturating_sub(pair[0]);
             assert!(gap >= TTL / 2, "a process looked twice in {gap:?}: {:?}", asked.looks);

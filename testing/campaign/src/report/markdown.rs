@@ -27,7 +27,7 @@ const PICTURES: &str = "\n![Updates lost with and without a check of fencing tok
     on its connection goes on for the difference. There is none if the session timeout is longer\n\
     than `syncLimit`. Curator asks for 60 s by default.\n\n\
     ![The first and the next holder after each cut, of two libraries](pictures/cut-off.svg)\n\n\
-    Both libraries lost their member in the same moment, each with a lock of its own: Curator 5.4.0\n\
+    Both libraries lost their member in the same moment, each holding another lock: Curator 5.4.0\n\
     beside ours, on ZooKeeper 3.8.0. Curator's holder stops when its listener is notified of\n\
     SUSPENDED.\n\n\
     `CUT_OFF_RUNS=8 cargo test -p lock-zookeeper --test zookeeper cut_off::` records this.\n";

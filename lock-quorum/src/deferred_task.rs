@@ -30,7 +30,7 @@ impl Inner {
         let Ok(runtime) = Handle::try_current() else { return };
         let (at, quorum_claim) = (Moment::now() + DEFERRAL, Arc::downgrade(quorum_claim));
         let has_task = {
-            let mut list = self.stragglers.list();
+            let mut list = self.deferred.list();
             list.due.push_back(DeferredAttempt {
                 at,
                 quorum_claim,
@@ -41,7 +41,7 @@ impl Inner {
             std::mem::replace(&mut list.has_task, true)
         };
         if !has_task {
-            let task = StragglerTask { inner: Arc::clone(self), is_done: false };
+            let task = DeferredTask { inner: Arc::clone(self), is_done: false };
             runtime.spawn(task.run());
         }
     }
@@ -71,12 +71,12 @@ impl Inner {
 
 /// The task that serves the list until it is empty. If its runtime ends before, another task can be
 /// started.
-struct StragglerTask {
+struct DeferredTask {
     inner: Arc<Inner>,
     is_done: bool,
 }
 
-impl StragglerTask {
+impl DeferredTask {
     async fn run(mut self) {
         while let Some(due) = self.next() {
             sleep_until(due.at).await;
@@ -90,7 +90,7 @@ impl StragglerTask {
     /// Returns the next entry that is still held. The others need no timer: most were released
     /// during the wait for an earlier one.
     fn next(&mut self) -> Option<DeferredAttempt> {
-        let mut list = self.inner.stragglers.list();
+        let mut list = self.inner.deferred.list();
         let mut next = list.due.pop_front();
         while next.as_ref().is_some_and(|due| !due.is_held()) {
             next = list.due.pop_front();
@@ -101,10 +101,10 @@ impl StragglerTask {
     }
 }
 
-impl Drop for StragglerTask {
+impl Drop for DeferredTask {
     fn drop(&mut self) {
         if !self.is_done {
-            self.inner.stragglers.list().has_task = false;
+            self.inner.deferred.list().has_task = false;
         }
     }
 }
