@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use lock_conformance::proxy::Proxy;
 use lock_core::Backend;
+use lock_core::clock::Moment;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -27,6 +28,12 @@ const READY_WITHIN: Duration = Duration::from_secs(90);
 
 /// How long it may take to do what it is told.
 const OBEYS_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a client takes to stop, unless a child holds it up.
+const STOPS_WITHIN: Duration = Duration::from_millis(100);
+
+/// How long a child may take from its fork to its exec.
+const EXECS_WITHIN: Duration = Duration::from_millis(10);
 
 /// One place in the crew: who has it may be killed, and the next one takes it.
 pub(crate) struct Post {
@@ -182,9 +189,27 @@ impl Post {
             return self.freeze();
         }
         let pid = self.signal(Signal::SIGSTOP)?;
-        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-        waitid(Id::Pid(pid), flags)?;
-        Ok(())
+        let (ends, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+            // The campaign may have given the client up.
+            let _ = ends.send(waitid(Id::Pid(pid), flags));
+        });
+        let deadline = Moment::now() + OBEYS_WITHIN;
+        loop {
+            if let Ok(stopped) = ended.recv_timeout(STOPS_WITHIN) {
+                return stopped.map(drop).map_err(Into::into);
+            } else if deadline.has_passed() {
+                return Err(io::Error::other(format!("{} does not stop", self.host())));
+            }
+            // A child between its fork and its exec was stopped as well, and the client, which
+            // waits for that exec, cannot stop before.
+            self.signal(Signal::SIGCONT)?;
+            if let Ok(ended) = ended.recv_timeout(EXECS_WITHIN) {
+                return ended.map(drop).map_err(Into::into);
+            }
+            self.signal(Signal::SIGSTOP)?;
+        }
     }
 
     /// SIGCONT.
