@@ -15,9 +15,8 @@ use lock_conformance::proxy::Proxy;
 use lock_core::Backend;
 use lock_core::clock::Moment;
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use test_servers::{Clock, spawn_bound};
+use test_servers::{Clock, has_stopped, spawn_bound};
 
 use crate::desk::Office;
 use crate::sites::Site;
@@ -189,27 +188,18 @@ impl Post {
             return self.freeze();
         }
         let pid = self.signal(Signal::SIGSTOP)?;
-        let (ends, ended) = mpsc::channel();
-        std::thread::spawn(move || {
-            let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-            // The campaign may have given the client up.
-            let _ = ends.send(waitid(Id::Pid(pid), flags));
-        });
         let deadline = Moment::now() + OBEYS_WITHIN;
-        loop {
-            if let Ok(stopped) = ended.recv_timeout(STOPS_WITHIN) {
-                return stopped.map(drop).map_err(Into::into);
-            } else if deadline.has_passed() {
+        while !has_stopped(pid, STOPS_WITHIN) {
+            if deadline.has_passed() {
                 return Err(io::Error::other(format!("{} does not stop", self.host())));
             }
             // A child between its fork and its exec was stopped as well, and the client, which
             // waits for that exec, cannot stop before.
             self.signal(Signal::SIGCONT)?;
-            if let Ok(ended) = ended.recv_timeout(EXECS_WITHIN) {
-                return ended.map(drop).map_err(Into::into);
-            }
+            let _ = has_stopped(pid, EXECS_WITHIN);
             self.signal(Signal::SIGSTOP)?;
         }
+        Ok(())
     }
 
     /// SIGCONT.

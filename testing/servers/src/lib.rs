@@ -29,7 +29,7 @@ pub use handle::Handle;
 pub use lock_conformance::KeepData;
 pub use memcached::{Memcached, MemcachedOptions, TextSession};
 pub use monitor::Monitor;
-pub use process::{Server, spawn_bound};
+pub use process::{Server, has_stopped, spawn_bound};
 pub use redis::{Persistence, Redis, RedisOptions, TlsFiles};
 pub use redis_cluster::RedisCluster;
 pub use resp::{Reply, Session};

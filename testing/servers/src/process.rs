@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lock_core::clock::Moment;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use super::clock::Clock;
@@ -19,11 +19,39 @@ use super::error::{ServerError, require};
 /// The number of output lines that are kept.
 const LINES: usize = 200;
 
+/// How long a process may take to stop on a loaded machine.
+const STOPS_WITHIN: Duration = Duration::from_secs(30);
+
 /// Replaces the shell by the program, unless the parent died before the shell could be watched.
 const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
 /// Redirects both kinds of output into one pipe.
 const ONE_PIPE: &str = " 2>&1";
+
+/// Waits until a child that was sent SIGSTOP has stopped or ended: its other threads run until one of
+/// them handles the signal. Returns false if it has done neither within `bound`.
+///
+/// The child is not reaped, so a second call and its own wait find the same state.
+///
+/// # Panics
+///
+/// It is no child of this process, or was reaped.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "a wait for a child with a time limit has to poll")]
+pub fn has_stopped(child: Pid, bound: Duration) -> bool {
+    let deadline = Moment::now() + bound;
+    let flags =
+        WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+    while waitid(Id::Pid(child), flags).expect("a child of ours can be waited for")
+        == WaitStatus::StillAlive
+    {
+        if deadline.has_passed() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
 
 /// A process of a server. Dropping it kills the process and waits for its end.
 ///
@@ -125,9 +153,7 @@ impl Server {
     /// The process has ended.
     pub fn stop(&self) {
         let pid = self.signal(Signal::SIGSTOP);
-        // It is not reaped, so a second call and the child's own wait find the same state.
-        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-        waitid(Id::Pid(pid), flags).expect("a child of ours can be waited for");
+        assert!(has_stopped(pid, STOPS_WITHIN), "{} does not stop", self.program);
     }
 
     /// Resumes a stopped process.

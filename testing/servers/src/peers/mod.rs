@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 
 pub use library::Library;
 
+use super::process::has_stopped;
+
 /// The bound on an answer on a loaded machine, including the start of an interpreter.
 const DEADLINE: Duration = Duration::from_secs(40);
 
@@ -87,13 +89,14 @@ impl Peer {
         self.answer().await
     }
 
-    /// Stops the process as SIGSTOP does.
+    /// Stops the process with SIGSTOP and returns when it has stopped.
     ///
     /// # Panics
     ///
     /// It has ended.
     pub fn stop(&mut self) {
-        self.signal(Signal::SIGSTOP);
+        let pid = self.signal(Signal::SIGSTOP);
+        assert!(has_stopped(pid, DEADLINE), "{} does not stop", self.name);
     }
 
     /// Resumes the process.
@@ -113,11 +116,12 @@ impl Peer {
         let _ = self.child.wait();
     }
 
-    fn signal(&mut self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) -> Pid {
         // It was not waited for, so its id cannot belong to another process.
         assert!(matches!(self.child.try_wait(), Ok(None)), "{} has ended", self.name);
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill(pid, signal).expect("a child of ours can be signalled");
+        pid
     }
 }
 
