@@ -24,6 +24,7 @@ impl Connection<'_> {
     ///
     /// The server is not known, so the answer belongs to no server.
     pub(crate) async fn origin(self) -> Result<Origin, Fault> {
+        self.member.is_heard();
         let server = self.server;
         // A server without an identity may be any server of its kind, and the next one is of that
         // kind.

@@ -53,8 +53,10 @@ struct Seen {
     /// The server, as it identified itself last.
     server: Option<Arc<Server>>,
     slow: Option<SlowPeriod>,
-    /// How long it counted as slow last, if it has not answered since.
+    /// How long it counted as slow last, if no round had its answer in time since.
     slow_for: Option<Duration>,
+    /// True if it has answered no call since it was slow.
+    silent: bool,
 }
 
 /// The time for which a member counts as slow.
@@ -146,6 +148,17 @@ impl Member {
         let since = known.map_or(now, |slow| slow.since);
         seen.slow = Some(SlowPeriod { since, until: now + slow_for });
         seen.slow_for = Some(slow_for);
+        seen.silent = true;
+    }
+
+    /// Returns true if the member was slow lately, and has answered nothing since: it may hang.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_slow() && self.seen().silent
+    }
+
+    /// Notes an answer, however late.
+    pub(crate) fn is_heard(&self) {
+        self.seen().silent = false;
     }
 
     /// Notes an answer that arrived while a round waited for it.
@@ -249,6 +262,9 @@ mod tests {
             assert!(!member.is_slow(), "for {seconds} s");
         }
         member.mark_slow();
+        assert!(member.is_silent());
+        member.is_heard();
+        assert!(member.is_slow() && !member.is_silent(), "it lags, and does not hang");
         member.has_answered();
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow());

@@ -275,6 +275,26 @@ async fn a_late_member_counts_where_another_one_does_not() {
     }
 }
 
+/// Asks a member that lags once a lock is held, so that the lock survives another member.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_lags_has_the_lock_before_its_first_renewal() {
+    for late in 0..3 {
+        let members = [Memory::new(), Memory::new(), Memory::new()];
+        let quorum = with_late_answers(&members, late, Duration::from_millis(50)).await;
+        let mut first = claim();
+        win(&quorum, &mut first).await;
+        // The member answers this in time, so it does not hang.
+        quorum.release(&first, ReleaseMode::now()).await.unwrap();
+        settle().await;
+        let mut second = claim();
+        win(&quorum, &mut second).await;
+        settle().await;
+        let holders = members[late].inspect(&name()).await.unwrap().holders;
+        let holder = holders.first().and_then(|holder| holder.owner);
+        assert_eq!(holder, Some(second.owner), "member {late}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn leases_are_no_longer_than_a_restarted_member_stays_out() {
     let members = Members::of(3);

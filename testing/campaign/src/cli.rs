@@ -115,6 +115,9 @@ struct RunArgs {
     /// What results say of the code that ran, such as its commit
     #[arg(long)]
     code: Option<String>,
+    /// Allow ten times the usual time for typical hand-offs, because other programs load the machine
+    #[arg(long)]
+    busy: bool,
     /// Keep histories of clean runs as well
     #[arg(long)]
     keep: bool,
@@ -187,6 +190,7 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
         locks: args.locks,
         only: args.only.clone(),
         bug: args.bug.clone(),
+        busy: args.busy,
     };
     let (backing, url) = chosen(backings, &args.backend)?;
     let end = Moment::now() + args.lasts.unwrap_or_default();

@@ -64,6 +64,9 @@ pub struct Settings {
     /// The bug that all clients have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bug: Option<String>,
+    /// True if other programs load the machine: typical hand-offs may take ten times as long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub busy: bool,
 }
 
 impl Default for Settings {
@@ -76,6 +79,7 @@ impl Default for Settings {
             locks: None,
             only: Vec::new(),
             bug: None,
+            busy: false,
         }
     }
 }
@@ -102,6 +106,9 @@ impl Settings {
         }
         if let Some(bug) = &self.bug {
             text += &format!(" --bug {bug}");
+        }
+        if self.busy {
+            text += " --busy";
         }
         text
     }

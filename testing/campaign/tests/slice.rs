@@ -20,7 +20,7 @@ fn run(backend: &str, seed: u64, faults: u64, more: &[&str]) -> Outcome {
     let (faults, grants, seed_text) = (faults.to_string(), grants.to_string(), seed.to_string());
     let output = Command::new(env!("CARGO_BIN_EXE_lock-campaign"))
         .args(["run", backend, "--seed", &seed_text, "--faults", &faults, "--grants", &grants])
-        .args(["--clients", "3", "--out", &directory.path().to_string_lossy()])
+        .args(["--clients", "3", "--busy", "--out", &directory.path().to_string_lossy()])
         .args(more)
         .output()
         .expect("the campaign can be started");
