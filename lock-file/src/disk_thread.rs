@@ -5,8 +5,8 @@ use tokio::sync::{Semaphore, oneshot};
 
 /// Runs work that waits for a disk, without blocking the runtime.
 ///
-/// Each piece of work has a thread of its own. The runtime's pool panics where the system refuses it
-/// a thread.
+/// Each piece of work has a thread of its own. The runtime's pool panics where the system refuses
+/// it a thread.
 ///
 /// # Cancel safety
 ///

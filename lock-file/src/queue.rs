@@ -4,9 +4,10 @@
 //! This is a queue lock after Craig, and Landin and Hagersten ("Queue locks on cache coherent
 //! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its
 //! own. It keeps the pipe open for writing while it waits, and while it holds the lock if it was
-//! granted in its turn. The process behind it has that pipe open for reading. The kernel hangs up when the
-//! last copy of the writing end is closed: at the release, at a cancellation, or when the process
-//! dies. So a release wakes one process, needs no inotify, and costs the same however many wait.
+//! granted in its turn. The process behind it has that pipe open for reading. The kernel hangs up
+//! when the last copy of the writing end is closed: at the release, at a cancellation, or when the
+//! process dies. So a release wakes one process, needs no inotify, and costs the same however many
+//! wait.
 //!
 //! `tail` names the pipe of the last process. A newcomer exchanges its own pipe and that one in one
 //! step (`RENAME_EXCHANGE`). Then the entry that is called by the inode of a process's pipe *is*

@@ -54,8 +54,8 @@ impl Inner {
         let confirmation =
             if in_time.has_passed() { Confirmation::Unconfirmed } else { Confirmation::Confirmed };
         let mut calls = Calls::new(drop);
-        // A member that may hang is asked with the next renewal: an unanswered attempt would have to
-        // be released.
+        // A member that may hang is asked with the next renewal: an unanswered attempt would have
+        // to be released.
         for member in due.members.into_iter().filter(|&member| !self.members[member].is_silent()) {
             let (inner, quorum_claim) = (Arc::clone(self), Arc::clone(&quorum_claim));
             let claim = due.claim.clone();

@@ -49,8 +49,8 @@ impl Redis {
     /// # Errors
     ///
     /// As [`Config::new`], and
-    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): the server cannot be reached,
-    ///   does not answer, or refuses work for now;
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): the server cannot be
+    ///   reached, does not answer, or refuses work for now;
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or rights are
     ///   missing: the error names them;
     /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): the server is too old, or a

@@ -174,20 +174,20 @@ impl Config {
         Ok(self)
     }
 
-    /// Chooses how names become keys. All clients of one lock need the same choice, also those in the
-    /// members of a quorum.
+    /// Chooses how names become keys. All clients of one lock need the same choice, also those in
+    /// the members of a quorum.
     ///
-    /// [`Names::Exact`] is for locks that clients of other libraries share: the key is the prefix and
-    /// the name, byte for byte, however long. An attempt on one of these names fails as
+    /// [`Names::Exact`] is for locks that clients of other libraries share: the key is the prefix
+    /// and the name, byte for byte, however long. An attempt on one of these names fails as
     /// [`ErrorKind::Invalid`], before any request:
     ///
-    /// * a name whose braces leave no companion key in its cluster slot: `a}b`, `{}a`. A pair of braces
-    ///   with text in it is a hash tag: `{user}:1`;
+    /// * a name whose braces leave no companion key in its cluster slot: `a}b`, `{}a`. A pair of
+    ///   braces with text in it is a hash tag: `{user}:1`;
     /// * the companion key of another lock: `{a}%token`, `{a}%:queue`;
     /// * a name that begins with `%~rights`.
     ///
-    /// A client with exact names and one with encoded names may use one key for two names: the exact
-    /// name `a%7Db` and the encoded name `a}b`.
+    /// A client with exact names and one with encoded names may use one key for two names: the
+    /// exact name `a%7Db` and the encoded name `a}b`.
     ///
     /// # Errors
     ///

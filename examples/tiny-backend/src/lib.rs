@@ -17,8 +17,8 @@ use lock_core::{Capabilities, Durability, LockName, OwnerId, Takeover};
 pub struct Table(Arc<Mutex<HashMap<LockName, (OwnerId, Moment)>>>);
 
 impl Table {
-    /// The atomic step: makes the lease of `claim` last at least its ttl from `now` on, if the lock is
-    /// its own already, or free and `may_take`.
+    /// The atomic step: makes the lease of `claim` last at least its ttl from `now` on, if the lock
+    /// is its own already, or free and `may_take`.
     fn hold(&self, claim: &Claim, now: Moment, may_take: bool) -> Result<Grant, Option<Duration>> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let end = match table.get(&claim.name) {

@@ -113,8 +113,8 @@ impl Redis {
         let proven_by = held(claim).map(|held| held.connection);
         let _seat = waiters.leave_when_dropped(claim.owner);
         loop {
-            // Anew each time: a release runs beside this wait, and leaves. Without an entry, nothing
-            // below would wait.
+            // Anew each time: a release runs beside this wait, and leaves. Without an entry,
+            // nothing below would wait.
             waiters.enter(claim.owner, keys.lock());
             let (link, connection) = servers.reach_again(&keys).await;
             if proven_by != Some(connection.id()) {

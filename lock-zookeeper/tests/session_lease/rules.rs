@@ -116,7 +116,8 @@ const SPAN: Span = Span { length: 333, rest: 166, from_answer: true, to_one_befo
 pub(crate) const AT_ANY_TIME: Rule =
     Rule { name: "at any time", spacing: Spacing::Drawn, ..SPANNED };
 
-/// An equivalent rule: a new connection counts as a heartbeat write once its first write is answered.
+/// An equivalent rule: a new connection counts as a heartbeat write once its first write is
+/// answered.
 pub(crate) const REOPENED_COUNTS: Rule =
     Rule { name: "reopened counts", reopened: Reopened::FromAsking, ..SPANNED };
 

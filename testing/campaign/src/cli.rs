@@ -30,7 +30,8 @@ struct Given {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run seeds on a backend; those whose results are there already, by today's verdict, are left as they are
+    /// Run seeds on a backend; those whose results are there already, by today's verdict, are left
+    /// as they are
     Run(RunArgs),
     /// Make a page of all results in a directory
     Report {
@@ -67,7 +68,8 @@ struct BugsArgs {
     /// So many seeds are tried before one counts as not seen
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Where the results go, a line for each; those that are there already are left out, unless an older verdict saw them
+    /// Where the results go, a line for each; those that are there already are left out, unless an
+    /// older verdict saw them
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
     /// Looks for those as well that are there already: what they say is of the code of then
@@ -115,7 +117,8 @@ struct RunArgs {
     /// What results say of the code that ran, such as its commit
     #[arg(long)]
     code: Option<String>,
-    /// Allow ten times the usual time for typical hand-offs, because other programs load the machine
+    /// Allow ten times the usual time for typical hand-offs, because other programs load the
+    /// machine
     #[arg(long)]
     busy: bool,
     /// Keep histories of clean runs as well
@@ -237,8 +240,8 @@ fn chosen<'a>(backings: &[Backing], text: &'a str) -> io::Result<(Backing, Optio
     Ok((Backing { name, start, connect: sites::connect }, Some(text)))
 }
 
-/// Results of different servers are kept apart. URLs may hold passwords: what stands before the `@` is left out, and the
-/// rest is hashed (FNV-1a).
+/// Results of different servers are kept apart. URLs may hold passwords: what stands before the `@`
+/// is left out, and the rest is hashed (FNV-1a).
 fn remote_name(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find(['/', '?']).unwrap_or(rest.len());

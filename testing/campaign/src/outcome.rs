@@ -16,32 +16,32 @@ use crate::kind::Kind;
 use crate::lines;
 use crate::times::{Losses, Spread};
 
-/// The version of the verdict: the rules that a run is judged by. A run that passed an older version
-/// may fail a newer one:
+/// The version of the verdict: the rules that a run is judged by. A run that passed an older
+/// version may fail a newer one:
 ///
 /// * 1: results that name no version.
-/// * 2: a fault of one master of a cluster excuses that master's locks only. A fault of one member of
-///   a quorum excuses nothing. Errors without a fault are judged, and so is the duration of
+/// * 2: a fault of one master of a cluster excuses that master's locks only. A fault of one member
+///   of a quorum excuses nothing. Errors without a fault are judged, and so is the duration of
 ///   undisturbed hand-offs. A holder is notified of its loss even if its server is away. A client
 ///   that was hit by a fault has to get locks before and after it.
-/// * 3: failed releases, and lost holds that are renewed, need a fault that explains them. Waits are
-///   judged on locks whose waiters do not cancel. The residue of a cancelled call excuses other
+/// * 3: failed releases, and lost holds that are renewed, need a fault that explains them. Waits
+///   are judged on locks whose waiters do not cancel. The residue of a cancelled call excuses other
 ///   waiters for as long as is declared, and dead waiters excuse them only after a death. Order is
 ///   judged by the bound of a call. A token that a client refuses has gone back. A fault without an
-///   effect does not count and excuses nothing. Neither do a client's wall clock and leases that are
-///   not renewed.
-/// * 4: a released lock is not held, even if a later renewal or check confirms it. A kill that did not
-///   happen ends nothing.
+///   effect does not count and excuses nothing. Neither do a client's wall clock and leases that
+///   are not renewed.
+/// * 4: a released lock is not held, even if a later renewal or check confirms it. A kill that did
+///   not happen ends nothing.
 /// * 5: a renewed lock is claimed up to its release. Grants count from the client's own stamp.
 ///   Deadlines beyond a lease, tokens without a grant and renewals after a removal are judged. The
 ///   standstill of contended locks is judged after failovers and restarts with older data.
 /// * 6: a confirmation after a removal is judged even without a successor. A fault excuses an
 ///   overtaken waiter until it has recovered. A hand-off without a fault takes at most three leases
-///   and a second. One failure in two hundred, at up to three moments that met a bound, is attributed
-///   to the machine. All kinds of calls are also counted together. Each verb has a minimum number of
-///   calls.
-/// * 7: a lock whose application does not run stays held. A detached lock is judged by its own lease,
-///   even where other locks end with their process. The results of `lockctl` are judged.
+///   and a second. One failure in two hundred, at up to three moments that met a bound, is
+///   attributed to the machine. All kinds of calls are also counted together. Each verb has a
+///   minimum number of calls.
+/// * 7: a lock whose application does not run stays held. A detached lock is judged by its own
+///   lease, even where other locks end with their process. The results of `lockctl` are judged.
 pub const VERDICT: u32 = 7;
 
 /// What a run is started with, besides its seed.
@@ -168,7 +168,8 @@ pub struct Outcome {
     pub lease: Option<Duration>,
     /// The declared bound on takeover.
     pub takeover: Bound,
-    /// What the verdict adds to the declared bound on takeover. In results of the first verdict, a part of it.
+    /// What the verdict adds to the declared bound on takeover. In results of the first verdict, a
+    /// part of it.
     pub slack: Duration,
     /// The faults, and what happened around them.
     pub around: BTreeMap<Kind, Around>,
@@ -199,7 +200,8 @@ pub struct Outcome {
     pub locks: usize,
     /// Calls whose outcome nobody knows.
     pub unknown: usize,
-    /// Calls, and holds that had to be renewed, whose clients felt no fault; up to the second verdict acquisitions only.
+    /// Calls, and holds that had to be renewed, whose clients felt no fault; up to the second
+    /// verdict acquisitions only.
     #[serde(default)]
     pub undisturbed: u64,
     /// Of these, how many failed, or were lost.
@@ -224,11 +226,12 @@ pub struct Outcome {
     pub prompt: Option<Prompt>,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Spread,
-    /// After each failover and restart with older data, by its kind: the longest time for which a lock
-    /// was contended, and no client relied on it.
+    /// After each failover and restart with older data, by its kind: the longest time for which a
+    /// lock was contended, and no client relied on it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub standstills: BTreeMap<String, Spread>,
-    /// The promised bound of a standstill, and the time that the run adds for the load of the machine.
+    /// The promised bound of a standstill, and the time that the run adds for the load of the
+    /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumes: Option<[Duration; 2]>,
     /// Losses that holders were told of.
@@ -264,7 +267,8 @@ impl Outcome {
         self.broken.is_empty() && self.failures.is_empty()
     }
 
-    /// What the verdict allows beyond the declared bound on takeover; the first one did not say all of it.
+    /// What the verdict allows beyond the declared bound on takeover; the first one did not say all
+    /// of it.
     #[must_use]
     pub fn allowed(&self) -> Option<Duration> {
         (self.verdict > 1).then_some(self.slack)
@@ -313,7 +317,8 @@ impl Outcome {
         Ok(all.into_iter().find(|outcome| outcome.seed == seed))
     }
 
-    /// Returns all in a directory, by backend and seed. The findings about planted bugs stand beside them.
+    /// Returns all in a directory, by backend and seed. The findings about planted bugs stand
+    /// beside them.
     ///
     /// # Errors
     ///

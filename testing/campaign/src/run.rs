@@ -24,33 +24,37 @@ use crate::worker::{self, Duty, Order};
 /// What a loaded machine may need wherever a bound is promised.
 const SLACK: Duration = Duration::from_secs(4);
 
-/// For how long a lock stays with a waiter that was sent it and does not answer; for its lease, if that is shorter.
+/// For how long a lock stays with a waiter that was sent it and does not answer; for its lease, if
+/// that is shorter.
 const CLAIM_LEASE: Duration = Duration::from_secs(3);
 
 /// What passing over all stale queue entries may take besides a claim lease.
 const PASSING_OVER: Duration = Duration::from_millis(100);
 
-/// The largest median and 90th percentile of undisturbed hand-offs. A hand-off takes a message or two,
-/// and the load of the machine adds to it: four clients with six tasks each, their proxies and the servers.
+/// The largest median and 90th percentile of undisturbed hand-offs. A hand-off takes a message or
+/// two, and the load of the machine adds to it: four clients with six tasks each, their proxies and
+/// the servers.
 const PROMPT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
 
-/// The factor by which other programs may slow the typical hand-off. A missed wake-up costs a lease, which is
-/// longer than the median may be even then.
+/// The factor by which other programs may slow the typical hand-off. A missed wake-up costs a
+/// lease, which is longer than the median may be even then.
 const BUSY: u32 = 10;
 
-/// No hand-off that no fault disturbed takes longer than this, and three leases: those before the waiter in line may be
-/// silent. In 100 runs the longest took two leases, and the longest without them 0.9 s.
+/// No hand-off that no fault disturbed takes longer than this, and three leases: those before the
+/// waiter in line may be silent. In 100 runs the longest took two leases, and the longest without
+/// them 0.9 s.
 const LATEST: Duration = Duration::from_secs(1);
 
 /// How long waiters that nothing wakes look away, at the most.
 const LOOKS_AWAY: Duration = Duration::from_millis(25);
 
-/// So long after another one somebody may begin to wait and still be served before it, besides the bound of a call: until
-/// both stand in line.
+/// So long after another one somebody may begin to wait and still be served before it, besides the
+/// bound of a call: until both stand in line.
 const IN_LINE: Duration = Duration::from_millis(500);
 
-/// Of the waits that no fault disturbed, one in so many has to end when certainly nobody else had the lock: otherwise
-/// hardly any could have been found late. What faults leave behind excuses the others, and there is little time between faults.
+/// Of the waits that no fault disturbed, one in so many has to end when certainly nobody else had
+/// the lock: otherwise hardly any could have been found late. What faults leave behind excuses the
+/// others, and there is little time between faults.
 const JUDGED: u64 = 20;
 
 /// How long the servers may take until a lock can be had.
@@ -72,8 +76,8 @@ pub struct Run {
 ///
 /// # Errors
 ///
-/// No servers, no processes, no history: the campaign itself is broken. What is wrong with locks, and a
-/// run in which too little happened, is in the outcome.
+/// No servers, no processes, no history: the campaign itself is broken. What is wrong with locks,
+/// and a run in which too little happened, is in the outcome.
 pub async fn run(backing: &Backing, seed: u64, settings: &Settings) -> io::Result<Run> {
     let site: Arc<dyn Site> = Arc::from(tokio::task::block_in_place(|| (backing.start)()));
     on(site, backing, seed, settings).await
@@ -204,8 +208,8 @@ async fn verdict(
     Ok(Run { outcome, lines })
 }
 
-/// Members of a quorum count only when they have run for a while, and each client finds out by itself, to the second, for
-/// how long they have: it is ready when a new one gets a lock.
+/// Waits until a new client gets a lock. Members of a quorum count only when they have run for a
+/// while, and each client finds out by itself for how long they have, to the second.
 async fn until_ready(site: &dyn Site, url: &str, backing: &Backing) -> io::Result<()> {
     let deadline = Moment::now() + READY_WITHIN;
     let name = LockName::new(lock_name(0)).expect("a good name");
@@ -327,8 +331,8 @@ fn header(
     header.votes = site.votes();
     // Clients stamp their answers, which arrive later.
     header.sequential = false;
-    // A process that does not answer a lock that it is sent loses its places. Threads have no such connection.
-    // The server counts another lease than the one asked for: that of the session.
+    // A process that does not answer a lock that it is sent loses its places. Threads have no such
+    // connection. The server counts another lease than the one asked for: that of the session.
     header.moves_back = terms.lease.is_some();
     header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared().is_none();
     header.fifo_after = header.fifo_after.map(|_| terms.timeout + IN_LINE);
@@ -471,7 +475,8 @@ async fn look_what_is_left(
 mod tests {
     use super::*;
 
-    /// A process that is sent a lock and does not answer within the claim lease loses its places. Redis documents that.
+    /// A process that is sent a lock and does not answer within the claim lease loses its places.
+    /// Redis documents that.
     #[tokio::test(flavor = "multi_thread")]
     async fn only_processes_that_are_sent_locks_are_passed_over() {
         for (name, is_passed_over) in [("redis", true), ("file", false), ("memory", false)] {

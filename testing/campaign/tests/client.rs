@@ -1,5 +1,5 @@
-//! A client ends with any task of it that panics, even one for which nobody waits: traffic that goes on without it would
-//! prove nothing.
+//! A client ends with any task of it that panics, even one for which nobody waits: traffic that
+//! goes on without it would prove nothing.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;

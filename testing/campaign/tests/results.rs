@@ -1,5 +1,5 @@
-//! Runs go on where they ended: a result that is there already is not made again, unless an older verdict has judged it, and
-//! never replaced by one of other settings.
+//! Runs go on where they ended: a result that is there already is not made again, unless an older
+//! verdict has judged it, and never replaced by one of other settings.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,6 @@
-//! A short piece of the campaign on each backend, with a fixed seed: what a change has to pass. The long
-//! one is a command. Not in it is `sentinel-replicas`, where each fault takes about three seconds.
+//! A short piece of the campaign on each backend, with a fixed seed: what a change has to pass. The
+//! long one is a command. Not in it is `sentinel-replicas`, where each fault takes about three
+//! seconds.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -142,8 +143,8 @@ fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
     assert_eq!(hit(Kind::SlotMoved, leader), ["n00"]);
 }
 
-/// What the verdict is worth: clients that are broken are told from those that are not, by a rule that
-/// they break.
+/// What the verdict is worth: clients that are broken are told from those that are not, by a rule
+/// that they break.
 fn is_caught(backend: &str, bug: &str, rules: &[&str]) {
     is_caught_under(backend, bug, rules, &[]);
 }

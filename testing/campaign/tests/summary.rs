@@ -30,7 +30,8 @@ fn the_summary_and_the_page_are_those_of_the_results() {
     );
 }
 
-/// Results of an older verdict are to be run again, all of a backend together; what is told as of this one has to be enough.
+/// Results of an older verdict are to be run again, all of a backend together; what is told as of
+/// this one has to be enough.
 fn has_enough(outcomes: &[Outcome]) {
     for (backend, grants, faults) in FLOORS
         .into_iter()

@@ -15,16 +15,18 @@ use std::process::ExitCode;
 use clap::Parser;
 use patch::Mutant;
 
-/// Plants the mistakes of `mutants/` in a scratch copy of the working tree and runs the command that sees each.
+/// Plants the mistakes of `mutants/` in a scratch copy of the working tree and runs the command
+/// that sees each.
 ///
-/// Fails if a command passes although its mutant is planted. The copy and its target directory stay in
-/// `target/mutants`, so that the next run rebuilds little.
+/// Fails if a command passes although its mutant is planted. The copy and its target directory stay
+/// in `target/mutants`, so that the next run rebuilds little.
 #[derive(Parser)]
 #[command(name = "scripts/mutants")]
 struct Arguments {
     /// Mutants to run: `CRATE/NAME`, `NAME`, or `CRATE` for all of a crate. All, if none is given.
     names: Vec<String>,
-    /// Re-creates the patches after the code around them has changed, by a three-way merge with HEAD.
+    /// Re-creates the patches after the code around them has changed, by a three-way merge with
+    /// HEAD.
     #[arg(long)]
     refresh: bool,
     /// Lists the mutants and the commands that see them.

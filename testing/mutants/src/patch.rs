@@ -188,7 +188,8 @@ mod tests {
         assert!(stale.is_empty(), "run scripts/mutants --refresh:\n{}", stale.join("\n"));
     }
 
-    /// A reworded comment spoils no patch, and a hunk is found by code and not by its line's number.
+    /// A reworded comment spoils no patch, and a hunk is found by code and not by its line's
+    /// number.
     #[test]
     fn every_patch_is_anchored_in_code() {
         for mutant in all(&crate::project()).unwrap() {

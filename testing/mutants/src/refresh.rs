@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::git::{Aside, git};
 use crate::patch::Mutant;
 
-/// Merges each mutant into the working tree and writes its patch anew. Returns whether all could be merged.
+/// Merges each mutant into the working tree and writes its patch anew. Returns whether all could be
+/// merged.
 ///
 /// # Errors
 ///
@@ -30,7 +31,8 @@ pub(crate) fn refresh(project: &Path, mutants: &[Mutant]) -> Result<bool, String
 
 /// Returns the diff that plants the mutant in the tree `now`.
 ///
-/// The base of the merge is HEAD, where the patch applies to it, or the commit in which it was written last.
+/// The base of the merge is HEAD, where the patch applies to it, or the commit in which it was
+/// written last.
 fn merge(project: &Path, mutant: &Mutant, now: &str) -> Result<String, String> {
     let planted = |base: &str| {
         let tree = Aside::at(project, base)?;

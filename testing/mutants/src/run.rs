@@ -71,7 +71,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the copy, or brings it up to date: files that are the same keep their times, so that little is rebuilt.
+    /// Makes the copy, or brings it up to date: files that are the same keep their times, so that
+    /// little is rebuilt.
     fn at(project: &Path) -> Result<Self, String> {
         let aside = Aside::at(project, "HEAD")?;
         aside.add_all()?;

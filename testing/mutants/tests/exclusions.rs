@@ -12,7 +12,8 @@ fn strings(config: &toml::Table, key: &str) -> Vec<String> {
     values.map(|value| value.as_str().unwrap().replace('\\', "")).collect()
 }
 
-/// Returns the body of the function that `cargo mutants` calls `path`, such as `free`, `Type::name` or `<impl Trait for Type>::name`.
+/// Returns the body of the function that `cargo mutants` calls `path`, such as `free`, `Type::name`
+/// or `<impl Trait for Type>::name`.
 fn body<'a>(source: &'a str, path: &str) -> Option<&'a str> {
     let (owner, name) = path.rsplit_once("::").unwrap_or(("", path));
     let owner = owner.trim_start_matches('<').trim_end_matches('>').trim_start_matches("impl ");
@@ -27,7 +28,8 @@ fn body<'a>(source: &'a str, path: &str) -> Option<&'a str> {
     })
 }
 
-/// Returns whether the exclusion, such as `replace > with >= in Hold::extend_to`, fits one of the sources.
+/// Returns whether the exclusion, such as `replace > with >= in Hold::extend_to`, fits one of the
+/// sources.
 fn fits(exclusion: &str, sources: &[String]) -> bool {
     let mutation = exclusion.strip_prefix("replace ").expect("it is a replacement");
     let (what, path) = match mutation.split_once(" in ") {

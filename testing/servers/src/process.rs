@@ -28,8 +28,8 @@ const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 /// Redirects both kinds of output into one pipe.
 const ONE_PIPE: &str = " 2>&1";
 
-/// Waits until a child that was sent SIGSTOP has stopped or ended: its other threads run until one of
-/// them handles the signal. Returns false if it has done neither within `bound`.
+/// Waits until a child that was sent SIGSTOP has stopped or ended: its other threads run until one
+/// of them handles the signal. Returns false if it has done neither within `bound`.
 ///
 /// The child is not reaped, so a second call and its own wait find the same state.
 ///

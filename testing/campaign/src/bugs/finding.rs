@@ -39,8 +39,8 @@ impl Finding {
         Self { bug, what, seen_by, seen, command, verdict: VERDICT, code: None }
     }
 
-    /// Whether it is what would be found now, as far as that can be told. The verdict is only asked where the campaign
-    /// has looked.
+    /// Whether it is what would be found now, as far as that can be told. The verdict is only asked
+    /// where the campaign has looked.
     pub(super) fn is_current(&self) -> bool {
         self.seen.is_some() && (self.verdict == VERDICT || !self.seen_by.starts_with(CAMPAIGN))
     }

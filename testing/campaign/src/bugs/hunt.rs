@@ -26,7 +26,8 @@ pub(crate) struct Hunt {
     pub(crate) on: Option<String>,
     pub(crate) settings: Settings,
     pub(crate) seeds: std::ops::Range<u64>,
-    /// Where findings are kept; those that are there already are left out, unless an older verdict saw them.
+    /// Where findings are kept; those that are there already are left out, unless an older verdict
+    /// saw them.
     pub(crate) out: PathBuf,
     /// Nothing that is there already counts: the code may have changed.
     pub(crate) anew: bool,
@@ -118,7 +119,8 @@ fn by_campaign(
     Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", backing.name), seen, command))
 }
 
-/// Which seeds are clean on which backend without a bug: what is wrong with them shows none. Each is run once.
+/// Which seeds are clean on which backend without a bug: what is wrong with them shows none. Each
+/// is run once.
 #[derive(Default)]
 struct Clean(HashMap<(String, u64), bool>);
 
@@ -168,7 +170,8 @@ fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
     Ok(Finding::new(bug, by, seen, format!("cargo {}", words.join(" "))))
 }
 
-/// Runs `scripts/mutants`, which prints a line for each: its name, the seconds, and the test that caught it.
+/// Runs `scripts/mutants`, which prints a line for each: its name, the seconds, and the test that
+/// caught it.
 fn by_mutants(
     mutants: &[(&str, &Bug)],
     mut found: impl FnMut(Finding) -> io::Result<()>,

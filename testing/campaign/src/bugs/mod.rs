@@ -1,8 +1,9 @@
 //! Bugs on purpose: old bugs of lock libraries, each of which something has to see.
 //!
-//! Those that can stand around a backend that is right are planted in the clients of a run, and the campaign has
-//! to see them, or they are shown to the check of a law. Those inside of core or of a backend's own protocol are
-//! mutants: `scripts/mutants` plants them in a copy of the code, and a test has to fail.
+//! Those that can stand around a backend that is right are planted in the clients of a run, and the
+//! campaign has to see them, or they are shown to the check of a law. Those inside of core or of a
+//! backend's own protocol are mutants: `scripts/mutants` plants them in a copy of the code, and a
+//! test has to fail.
 
 mod finding;
 mod hunt;
@@ -125,8 +126,9 @@ pub const ALL: &[Bug] = &[
     bug("KeepsQueueEntries", "who waited once stands in line for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
     bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
-    // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt that was answered, ask
-    // for no min_token and no other names, and nothing judges what they see when they inspect and list.
+    // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt
+    // that was answered, ask for no min_token and no other names, and nothing judges what they see
+    // when they inspect and list.
     bug("AttemptShortens", "a repeated attempt shortens the lease", Law("1.2")),
     bug("IgnoresMinimumTokens", "an attempt with a min_token gets a token below it", Law("5.2")),
     bug("InspectSeesNothing", "a held lock is shown as free", Law("9.1")),
@@ -140,8 +142,8 @@ pub const ALL: &[Bug] = &[
     bug("RoundsShortLeasesToForever", "a lease below a second has no end", Law("10.2")),
     bug("ShowsOwners", "an error shows an owner id", Law("11.1")),
     bug("KeepsTheWholeLease", "a minimum hold lasts as long as the lease", Law("4.6")),
-    // These end a wait or a hold a little late or early, within what a run allows for the load of the machine, or need a
-    // batch, a late packet or a removal at one certain moment.
+    // These end a wait or a hold a little late or early, within what a run allows for the load of
+    // the machine, or need a batch, a late packet or a removal at one certain moment.
     bug("AnswersOutOfOrder", "a batch of renewals is answered in another order", Law("2.5")),
     bug("LeavesNextToNothing", "a grant leaves next to nothing of its lease", Law("2.6")),
     bug("NotifiesNoLoss", "no holder is notified of a removal", Law("3.3")),

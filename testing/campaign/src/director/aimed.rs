@@ -1,7 +1,7 @@
 //! Faults that hit a client in the act: it is told to take a lock, and is hit right then.
 //!
-//! Whatever breaks at some time seldom breaks in the one moment that a mistake is about. Here the client says
-//! that it has the lock, or the request is known that must not be answered.
+//! Whatever breaks at some time seldom breaks in the one moment that a mistake is about. Here the
+//! client says that it has the lock, or the request is known that must not be answered.
 
 use std::future::Future;
 use std::task::Poll;
@@ -99,7 +99,8 @@ impl Director {
         Ok(hit)
     }
 
-    /// The next one gets the lock, and its holder looks until it is told. Returns whether it was broken.
+    /// The next one gets the lock, and its holder looks until it is told. Returns whether it was
+    /// broken.
     async fn hold_on_to_what_is_broken(
         &self,
         lock: usize,
@@ -120,8 +121,8 @@ impl Director {
         Ok(removed == Removal::Done)
     }
 
-    /// The request that follows from `order` takes effect, and is not answered. False if there was none: a lock may go
-    /// from hand to hand inside of a process.
+    /// The request that follows from `order` takes effect, and is not answered. False if there was
+    /// none: a lock may go from hand to hand inside of a process.
     async fn cut(
         &self,
         way: Kind,

@@ -39,7 +39,8 @@ impl Director {
         };
         let host = post.host().to_owned();
         let fault = self.recorder().fault(what).process(&host);
-        // Who is right asks no wall clock, and does not mind that leases end which it does not renew.
+        // Who is right asks no wall clock, and does not mind that leases end which it does not
+        // renew.
         let is_hidden = matches!(kind, Kind::ClientClockStepped | Kind::ShortLeases);
         let fault = if is_hidden { fault.hidden().begin() } else { fault.begin() };
         let mut hit = true;
@@ -81,7 +82,8 @@ impl Director {
         Ok(hit)
     }
 
-    /// Where there are ways to servers that know nothing of each other, some of them, as often as all.
+    /// Where there are ways to servers that know nothing of each other, some of them, as often as
+    /// all.
     fn some_ways<'a>(&self, kind: Kind, rng: &mut Rng, post: &'a Post) -> &'a [Proxy] {
         let all = post.lines.len();
         if self.site.ways().len() < 2 || !kind.is_in_network() || rng.bool() {

@@ -1,9 +1,9 @@
 //! What is broken when: one lane of faults for each client, and one for what all of them share.
 //!
-//! The seed draws which faults there are, in which order, and how long they last; traffic decides when the
-//! next one begins. Before and after each fault there must have been grants, and while it lasts there
-//! must be more of them or, where the server is away, calls that feel it. A run in which that does not
-//! happen proves nothing, and fails.
+//! The seed draws which faults there are, in which order, and how long they last; traffic decides
+//! when the next one begins. Before and after each fault there must have been grants, and while it
+//! lasts there must be more of them or, where the server is away, calls that feel it. A run in
+//! which that does not happen proves nothing, and fails.
 
 mod aimed;
 mod clients;
@@ -30,7 +30,8 @@ use crate::sites::{self, Site, Terms};
 /// How long traffic may take to come up again.
 const QUIET_FOR: Duration = Duration::from_secs(60);
 
-/// Of the grants between two faults, one in so many has to be of the client that was hit, or of the locks.
+/// Of the grants between two faults, one in so many has to be of the client that was hit, or of the
+/// locks.
 const ITS_SHARE: u64 = 100;
 
 /// So many faults in a row that hit nothing, and nothing can be hit.
@@ -54,7 +55,8 @@ pub struct Around {
     pub least: u64,
     /// Calls made or under way while they lasted.
     pub calls: u64,
-    /// The fewest grants, before one and after one, of the client that was hit or of the locks; `None` if all were hit.
+    /// The fewest grants, before one and after one, of the client that was hit or of the locks;
+    /// `None` if all were hit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least_of_hit: Option<u64>,
 }
@@ -94,7 +96,8 @@ pub(crate) struct Director {
     undisturbed: RwLock<()>,
     /// At least one client is left alone at any time: all of them silent would prove nothing.
     victims: Semaphore,
-    /// Whether locks lapse. Where they do not, a client that is stopped may keep all others waiting.
+    /// Whether locks lapse. Where they do not, a client that is stopped may keep all others
+    /// waiting.
     has_leases: bool,
     around: Mutex<BTreeMap<Kind, Around>>,
     /// How many faults of each kind hit nothing.
@@ -331,7 +334,8 @@ impl Director {
         self.last_while(scope, duration, || true).await
     }
 
-    /// The same for a fault in the calls or in the network of this client, which has to feel it itself.
+    /// The same for a fault in the calls or in the network of this client, which has to feel it
+    /// itself.
     async fn last_for(&self, host: &str, duration: Duration) -> Result<(), Failure> {
         let traffic = &self.office.traffic;
         let calls = traffic.calls_of(host);
@@ -358,7 +362,8 @@ impl Director {
         })
     }
 
-    /// Returns who was hit: the place of a client, or locks; nobody, if all of them. `None`: nothing was hit.
+    /// Returns who was hit: the place of a client, or locks; nobody, if all of them. `None`:
+    /// nothing was hit.
     async fn cause(
         &self,
         kind: Kind,
@@ -406,7 +411,8 @@ fn text(error: std::io::Error) -> Failure {
     error.to_string()
 }
 
-/// All kinds of a deck in any order. Every other one is aimed: chance alone seldom finds the moment.
+/// All kinds of a deck in any order. Every other one is aimed: chance alone seldom finds the
+/// moment.
 fn shuffled(deck: &[Kind], rng: &mut Rng) -> Vec<Kind> {
     let (mut aimed, mut others): (Vec<Kind>, Vec<Kind>) =
         deck.iter().partition(|kind| kind.is_aimed());

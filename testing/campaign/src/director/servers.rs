@@ -76,7 +76,8 @@ impl Director {
             self.each_lock_is_served().await?;
         }
         if matches!(kind, Kind::MemberRestarted | Kind::MemberEmptied) {
-            // Until whoever holds a lock has it there again: a minority may fail, and not one after the other.
+            // Until whoever holds a lock has it there again: a minority may fail, and not one after
+            // the other.
             sleep(self.lease() * 3).await;
         }
         Ok(hit.unwrap_or_default())
@@ -214,7 +215,8 @@ impl Director {
         self.recorder().fault(Trouble::Resumes).begin().heal();
     }
 
-    /// Waits for a grant of each lock: one that stands still is not taken for one under the next fault.
+    /// Waits for a grant of each lock: one that stands still is not taken for one under the next
+    /// fault.
     async fn each_lock_is_served(&self) -> Result<(), Failure> {
         for number in 0..self.office.locks() {
             let lock = [lock_name(number)];

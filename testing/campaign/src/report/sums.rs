@@ -133,8 +133,8 @@ impl<'a> Sum<'a> {
         self.verdicts.insert(outcome.verdict);
     }
 
-    /// Returns the last result of the newest verdict: refused kinds and verbs, and bounds, are the same in
-    /// all of that.
+    /// Returns the last result of the newest verdict: refused kinds and verbs, and bounds, are the
+    /// same in all of that.
     pub(super) fn last(&self) -> &'a Outcome {
         let last = self.outcomes.iter().max_by_key(|outcome| outcome.verdict);
         last.expect("a sum is made for a result")
@@ -155,7 +155,8 @@ impl<'a> Sum<'a> {
         of(self.judged_waits, self.waits)
     }
 
-    /// How long half of the hand-offs took that no fault disturbed, and nine in ten, and the bounds; `–` if nobody has looked.
+    /// How long half of the hand-offs took that no fault disturbed, and nine in ten, and the
+    /// bounds; `–` if nobody has looked.
     pub(super) fn promptness(&self) -> String {
         let mut newest_first = self.outcomes.iter().rev();
         let Some(bounds) = newest_first.find_map(|outcome| outcome.prompt.as_ref()) else {

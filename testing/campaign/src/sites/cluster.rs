@@ -29,10 +29,11 @@ fn start() -> Box<dyn Site> {
         .setting("cluster-node-timeout", "1000")
         .setting("cluster-replica-validity-factor", "0")
         .setting("repl-diskless-sync-delay", "0")
-        // Without one master, the others serve their slots, and what is done to it is no excuse for theirs.
+        // Without one master, the others serve their slots, and what is done to it is no excuse for
+        // theirs.
         .setting("cluster-require-full-coverage", "no")
-        // Members tell their ports alone, so a client finds each of them at the address at which it found the first
-        // one: its own.
+        // Members tell their ports alone, so a client finds each of them at the address at which it
+        // found the first one: its own.
         .setting("cluster-preferred-endpoint-type", "unknown-endpoint");
     Box::new(Cluster(RedisCluster::start(&options, MASTERS, 1)))
 }

@@ -98,8 +98,8 @@ pub trait Site: Send + Sync {
         false
     }
 
-    /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address in
-    /// the same place.
+    /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address
+    /// in the same place.
     fn url(&self, through: &[SocketAddr]) -> String;
 
     /// A backend that all clients share: then they are threads of the campaign, and no processes.
@@ -107,8 +107,8 @@ pub trait Site: Send + Sync {
         None
     }
 
-    /// The addresses of its servers. Each client gets a way of its own to each of them, which faults of
-    /// the network hit.
+    /// The addresses of its servers. Each client gets a way of its own to each of them, which
+    /// faults of the network hit.
     fn upstreams(&self) -> Vec<SocketAddr> {
         Vec::new()
     }
@@ -128,15 +128,15 @@ pub trait Site: Send + Sync {
         Vec::new()
     }
 
-    /// Those of the [`servers`](Self::servers) that can be hit by themselves in this way, while the others
-    /// make a majority.
+    /// Those of the [`servers`](Self::servers) that can be hit by themselves in this way, while the
+    /// others make a majority.
     fn members(&self, kind: Kind) -> Vec<&dyn ServerProcess> {
         let _ = kind;
         Vec::new()
     }
 
-    /// The ways on which all clients reach the members. Where there are several, networks are broken on
-    /// some of a client's ways as well as on all of them.
+    /// The ways on which all clients reach the members. Where there are several, networks are
+    /// broken on some of a client's ways as well as on all of them.
     fn ways(&self) -> &[Proxy] {
         &[]
     }
@@ -146,7 +146,8 @@ pub trait Site: Send + Sync {
         None
     }
 
-    /// The locks that this kind of fault hits when this one of the [`servers`](Self::servers) leads. `None`: all of them.
+    /// The locks that this kind of fault hits when this one of the [`servers`](Self::servers)
+    /// leads. `None`: all of them.
     fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
         let _ = (kind, leader);
         None
@@ -172,8 +173,8 @@ pub trait Site: Send + Sync {
         true
     }
 
-    /// A leader that is to be stopped or killed goes on for a moment [without who follows](Self::cut_follower): what it
-    /// gives then is lost with it.
+    /// A leader that is to be stopped or killed goes on for a moment [without who
+    /// follows](Self::cut_follower): what it gives then is lost with it.
     fn cuts_leaders_off_first(&self) -> bool {
         false
     }
@@ -196,7 +197,8 @@ pub trait Site: Send + Sync {
         let _ = full;
     }
 
-    /// For how long a server still counts wrongly that was disturbed so that exclusion did not hold.
+    /// For how long a server still counts wrongly that was disturbed so that exclusion did not
+    /// hold.
     fn aftermath(&self) -> Duration {
         Duration::ZERO
     }
@@ -212,13 +214,15 @@ pub trait Site: Send + Sync {
         None
     }
 
-    /// What may be left, with `*` for anything. `None` if nobody can look: then nothing is promised.
+    /// What may be left, with `*` for anything. `None` if nobody can look: then nothing is
+    /// promised.
     fn documented(&self) -> Option<Vec<&'static str>> {
         None
     }
 }
 
-/// Whether a site can have this kind of fault: one that is aimed, if it can have what that is done by.
+/// Whether a site can have this kind of fault: one that is aimed, if it can have what that is done
+/// by.
 #[must_use]
 pub fn offer(site: &dyn Site, kind: Kind) -> Offer {
     match (site.offer(kind), way(site, kind)) {

@@ -34,8 +34,9 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Quorum {
     members: Vec<Box<dyn Site>>,
-    /// What all clients ask for, and the longest that they may: for so long a member that was restarted stays out.
-    /// Clocks have to be right to within this, less a second, and memcached's ticks once a second.
+    /// What all clients ask for, and the longest that they may: for so long a member that was
+    /// restarted stays out. Clocks have to be right to within this, less a second, and memcached's
+    /// ticks once a second.
     lease: Duration,
     /// The way to each of them.
     ways: Vec<Proxy>,
@@ -83,7 +84,8 @@ impl Site for Quorum {
 
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
-            // A lock may be on a bare majority, and lose it, but nobody else gets it before its lease ends.
+            // A lock may be on a bare majority, and lose it, but nobody else gets it before its
+            // lease ends.
             Kind::MemberEmptied => Offer::Breaks(Assumption::Minority),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
             Kind::ServerStopped | Kind::ServerRestarted => {
@@ -156,7 +158,8 @@ impl Site for Quorum {
 
     fn documented(&self) -> Option<Vec<&'static str>> {
         let each: Option<Vec<_>> = self.members.iter().map(|member| member.documented()).collect();
-        // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell is left for ten minutes.
+        // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell
+        // is left for ten minutes.
         each.map(|names| [names.concat(), vec!["{n*}%wake"]].concat())
     }
 }

@@ -1,5 +1,5 @@
-//! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is gone. With locks that
-//! the replica has to know of, a failover loses none.
+//! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is
+//! gone. With locks that the replica has to know of, a failover loses none.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -111,7 +111,8 @@ impl Site for Group {
         servers.chain(self.group.sentinels().iter().map(|sentinel| sentinel.addr())).collect()
     }
 
-    /// Each client reaches the servers at an address of its own, on their ports: Sentinels name them by it.
+    /// Each client reaches the servers at an address of its own, on their ports: Sentinels name
+    /// them by it.
     fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
         let client = u8::try_from(client + 1).expect("there are few clients");
         let own = Ipv4Addr::new(127, 0, client, 1);

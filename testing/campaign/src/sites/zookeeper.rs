@@ -62,8 +62,8 @@ fn offer(kind: Kind) -> Offer {
     }
 }
 
-/// All that is in the tree, and who watches it. What a lock leaves there is its own node, which the server removes in its
-/// time.
+/// All that is in the tree, and who watches it. What a lock leaves there is its own node, which the
+/// server removes in its time.
 const DOCUMENTED: [&str; 1] = ["/n*"];
 
 /// What clients have left on the servers, of which one is asked for the tree.

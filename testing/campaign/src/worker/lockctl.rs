@@ -1,8 +1,8 @@
 //! Locks that a task takes with `lockctl`, as scripts do.
 //!
-//! A hold of `lockctl run` lasts while a command runs. The exit status says whether the lock was held
-//! to the end, so nothing is claimed before. The leases that `lockctl acquire` prints are counted
-//! from its start. So no claim is longer than the hold.
+//! A hold of `lockctl run` lasts while a command runs. The exit status says whether the lock was
+//! held to the end, so nothing is claimed before. The leases that `lockctl acquire` prints are
+//! counted from its start. So no claim is longer than the hold.
 
 use std::io;
 use std::process::{Output, Stdio};

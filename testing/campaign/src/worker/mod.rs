@@ -1,7 +1,7 @@
 //! A client of a campaign: takes locks, works under them, and tells all of it.
 //!
-//! It is a process that the campaign can stop and kill or, where the locks are in memory, a thread with a
-//! runtime of its own.
+//! It is a process that the campaign can stop and kill or, where the locks are in memory, a thread
+//! with a runtime of its own.
 
 mod lockctl;
 mod player;
@@ -74,8 +74,8 @@ pub(crate) enum Order {
     Calm,
     /// Leases are not renewed from now on, or they are again.
     Short(bool),
-    /// Take this lock, renew it or not, say `holds`, and hold it until it is lost or until `ReleaseMode`. Then say
-    /// `done`.
+    /// Take this lock, renew it or not, say `holds`, and hold it until it is lost or until
+    /// `ReleaseMode`. Then say `done`.
     Hold(usize, bool),
     ReleaseMode,
     /// End as a killed process does. For threads.
@@ -236,8 +236,8 @@ async fn live(
     }
 }
 
-/// Returns when it has been told to die, or nobody is there any more who could tell it anything. From
-/// then on it says nothing, as the dead do.
+/// Returns when it has been told to die, or nobody is there any more who could tell it anything.
+/// From then on it says nothing, as the dead do.
 async fn obey(
     state: &State,
     desk: &Desk,

@@ -56,7 +56,8 @@ impl Player {
             self.client.leaves_unrenewed(is_short || extra == Extra::LongestHold);
             let shortest = (extra == Extra::ShortestHold).then(|| self.up_to(self.duty.ttl / 8));
             self.client.keeps_for(shortest);
-            // A busy machine may stand still for longer than a short lease: its grant is missed then.
+            // A busy machine may stand still for longer than a short lease: its grant is missed
+            // then.
             self.client.may_be_overtaken(extra == Extra::OtherTtl);
             if self.rng.u8(..32) == 0 {
                 self.look_around(&locks, number).await;
@@ -310,8 +311,9 @@ impl Player {
     }
 }
 
-/// Returns true if clients often cancel acquisitions of this lock, which is every other one. The residue of a cancelled
-/// call may hold the lock or a position in the queue for an unknown time, and during that time no wait can be judged.
+/// Returns true if clients often cancel acquisitions of this lock, which is every other one. The
+/// residue of a cancelled call may hold the lock or a position in the queue for an unknown time,
+/// and during that time no wait can be judged.
 pub(super) fn gives_up(number: usize) -> bool {
     !number.is_multiple_of(2)
 }
