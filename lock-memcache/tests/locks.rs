@@ -144,8 +144,8 @@ async fn a_foreign_touch_or_set_of_the_same_is_no_loss_and_another_value_is() {
     assert_eq!(server.value("n").as_deref(), Some("thief"));
 }
 
-/// A lock whose CAS number we have, and that somebody else has by now with the same number: servers
-/// begin with the same ones.
+/// Checks a lock whose CAS number the holder knows, and that another client holds by now with the
+/// same number: all servers start with the same ones.
 #[tokio::test]
 async fn numbers_of_a_server_that_was_started_anew_are_not_believed() {
     let server = start();

@@ -65,30 +65,31 @@ impl Config {
     /// * `redis://[user:password@]host[:port][/database]`
     /// * `rediss://…`, the same over TLS, with the Cargo feature `tls`
     /// * `redis+unix:///path/of/the/socket`
-    /// * `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]`, the primary that these
-    ///   Sentinels call by that name; their port is 26379 unless given. User and password are those of the servers
+    /// * `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]`, the primary that
+    ///   these Sentinels call by that name; their port is 26379 unless given. User and password are for
+    ///   the servers.
     /// * `rediss+sentinel://…`, the same over TLS, to the Sentinels too
-    /// * `redis+cluster://[user:password@]host[:port],host[:port]…`: some members of a cluster, of which one
-    ///   has to answer; and `rediss+cluster://…`
+    /// * `redis+cluster://[user:password@]host[:port],host[:port]…`: some members of a cluster, of which
+    ///   one has to answer; and `rediss+cluster://…`
     ///
     /// User and password are percent-decoded; `:password@` is the default user's. Options follow as
     /// `?name=value&…`, percent-encoded:
     ///
-    /// | option | with | what it is |
+    /// | option | with | meaning |
     /// |---|---|---|
-    /// | `prefix` | all | put before every key, see [`prefix`](Self::prefix) |
+    /// | `prefix` | all | a prefix of every key, see [`prefix`](Self::prefix) |
     /// | `names` | all | `encoded`, or `exact` for keys byte by byte, see [`names`](Self::names) |
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
     /// | `min_replicas` | all | how many replicas must know of a lock, see [`min_replicas`](Self::min_replicas) |
-    /// | `min_replicas_timeout` | with `min_replicas` | for how long they are waited for, 500 ms unless given |
-    /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
-    /// | `sentinel_user`, `sentinel_password` | `redis+sentinel:`, `rediss+sentinel:` | who we are on the Sentinels, if they ask |
-    /// | `ca` | `rediss:`, `rediss+sentinel:`, `rediss+cluster:` | a file: the authorities that vouch for the server, and no others |
-    /// | `cert`, `key` | the same | two files: who we are, for a server that asks its clients for certificates |
+    /// | `min_replicas_timeout` | with `min_replicas` | how long to wait for them, 500 ms unless given |
+    /// | `db`, `user`, `password` | `redis+unix:` | the database, user and password |
+    /// | `sentinel_user`, `sentinel_password` | `redis+sentinel:`, `rediss+sentinel:` | the credentials for the Sentinels, if they need any |
+    /// | `ca` | `rediss:`, `rediss+sentinel:`, `rediss+cluster:` | a file: the only authorities that may vouch for the server |
+    /// | `cert`, `key` | the same | two files: the client's certificate and key, if the server asks for them |
     ///
-    /// The files are PEM. Each may hold several certificates; in `cert` our own is the first one, and
-    /// `cert` and `key` may be one file. They are read whenever a connection is made, and not now: a
+    /// The files are PEM. Each may hold several certificates; in `cert` the client's own is the first
+    /// one, and `cert` and `key` may be one file. They are read for each connection, and not now: a
     /// certificate that was replaced is used from the next connection on.
     ///
     /// # Errors

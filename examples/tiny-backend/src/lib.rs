@@ -12,13 +12,13 @@ use lock_core::backend::{
 use lock_core::clock::Moment;
 use lock_core::{Capabilities, Durability, LockName, OwnerId, Takeover};
 
-/// Who holds which lock, and until when. Clones share it, as clients share a server.
+/// The holder of each lock, and when its lease ends. Clones share it, as clients share a server.
 #[derive(Clone, Debug, Default)]
 pub struct Table(Arc<Mutex<HashMap<LockName, (OwnerId, Moment)>>>);
 
 impl Table {
-    /// The atomic step: makes the lease of `claim` last at least its ttl from `now` on, if the lock
-    /// is its own already, or free and `may_take`.
+    /// Makes the lease of `claim` last at least its ttl from `now` on, if the lock is its own
+    /// already, or free and `may_take`. This is the atomic step.
     fn hold(&self, claim: &Claim, now: Moment, may_take: bool) -> Result<Grant, Option<Duration>> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let end = match table.get(&claim.name) {

@@ -77,7 +77,7 @@ impl Request {
         self.command(format_args!("stats{}{about}\r\n", if about.is_empty() { "" } else { " " }))
     }
 
-    /// Authenticates. Any key is accepted.
+    /// Sends the credentials. Any key is accepted.
     pub(crate) fn credentials(self, user: &str, password: &str) -> Self {
         let length = user.len() + 1 + password.len();
         self.command(format_args!("set auth 0 0 {length}\r\n{user} {password}\r\n"))

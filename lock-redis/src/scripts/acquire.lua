@@ -1,4 +1,5 @@
--- What quick_acquire.lua has left: the lock is held, others stand in line, or something is out of the ordinary.
+-- The cases that quick_acquire.lua leaves: the lock is held, other claims are queued, or the state
+-- is unusual.
 
 local arrival, marks, release_key = ARGV[5] or '', ARGV[6] == '1', KEYS[6]
 local channel, connection = string.match(ARGV[8] or '', '^(.*):(%d%d%d)$')
@@ -15,18 +16,18 @@ elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
 end
 
 if tonumber(min_token) and tonumber(min_token) + 1 >= LIMIT then
-    -- Nor may it stand in line: it could not be served, and nobody behind it.
+    -- Nor may it queue: neither this claim nor those behind it could be served.
     return redis.error_reply('LOCKSPENT there is no fencing token above the one that was asked for')
 end
 
-local NEAR = {'1', '15'} -- from the head on to these places is looked for the second process
+local NEAR = {'1', '15'} -- the second process is searched from the head on, up to these positions
 local queued = queue_functions()
 local waits = channel and true or false
 local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (min_token == '' and '-' or min_token) .. ' ' .. label
 
 local was_added, is_new_process = false, false
 
--- Takes a place in line, the old one if there is one, and has all places of the process last.
+-- Queues the claim, at its old position if it had one, and prolongs all entries of the process.
 local function enqueue()
     queued.heard_from(processes, owner, channel)
     redis.call('ZREMRANGEBYSCORE', processes, '-inf', now)
@@ -51,16 +52,16 @@ local function enqueue()
         was_added = true
     end
     if redis.call('PTTL', queue) < entry_ttl or redis.call('PTTL', processes) < entry_ttl then
-        -- Longer than need be, so that it is not due each time.
+        -- Longer than necessary, so that it is not due each time.
         redis.call('PEXPIRE', queue, entry_ttl + 60000)
         redis.call('PEXPIRE', processes, entry_ttl + 60000)
     end
     return flags
 end
 
--- The first process in line looks when the lease ends, and the second one too: the first may be the
--- holder's. So does a process that asks on a new connection: the entries before its own may all be
--- stale.
+-- Returns true if the process has to check when the lease expires: it is one of the first two in
+-- the queue (the first may be the holder's), or asks on a new connection, when all entries before
+-- its own may be stale.
 local function must_check()
     if is_new_process then
         return true
@@ -83,7 +84,8 @@ local function contended(by, remaining, flags, checks)
         flags = flags + 2
     end
     if release_key and by == 0 then
-        -- To be rung by whoever lets go. If this is refused, it waits for its own next look.
+        -- The release deletes it, which wakes the waiter. If this write is refused, the waiter
+        -- polls.
         redis.pcall('SET', release_key, '', 'NX', 'PX', TOKEN_RETENTION)
     end
     return {by, arrival, remaining, now, flags}
@@ -97,7 +99,7 @@ if not value then
     local next, err, more = queued.grant_next(lock, token_key, queue, processes, mine, true)
     if err then
         if was_added then
-            -- Whoever is told that nothing was done does not come back for its place.
+            -- After an error without an effect, the client does not come back for its entry.
             redis.pcall('ZREM', queue, mine)
         end
         return err
@@ -113,8 +115,8 @@ end
 
 local remaining = redis.call('PTTL', lock)
 if string.sub(value, 1, 32) ~= owner then
-    -- A replica that is behind must not say "held". This is refused there, and prolongs at most a
-    -- tombstone here.
+    -- A replica that lags must not reply that the lock is held. It refuses this command, which
+    -- otherwise prolongs at most a tombstone.
     local write = redis.pcall('PEXPIRE', tombstone, REMEMBERED)
     if type(write) == 'table' and string.find(write.err, 'READONLY', 1, true) then
         return write
@@ -125,7 +127,7 @@ if string.sub(value, 1, 32) ~= owner then
     local ours = string.match(value, '^%-?(%x+) %d+')
     local by = ours and #ours == 32 and 0 or 2
     if marks and by == 0 and string.sub(value, -1) ~= ' ' then
-        -- Before anything else: who is told that this failed has left nothing. It stays until the lock is let go.
+        -- Before any other write: an error leaves nothing behind. The mark stays until the release.
         redis.call('SET', lock, value .. ' ', 'KEEPTTL')
     end
     return contended(by, remaining, waits and enqueue() or 0)

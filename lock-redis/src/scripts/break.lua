@@ -1,9 +1,14 @@
--- Ends the hold of the expected owner, and of no other one: also a minimum hold that it left behind. The lock
--- is the next waiter's then.
+-- Ends the hold of the expected owner, and of no other one, or a minimum hold that it left behind.
+-- Grants the lock to the next waiter.
 --
--- KEYS  1 the lock   2 its token key   3 its queue   4 its processes   5 its release key
--- ARGV  1 the expected owner
--- Answers 1: ended   0: that owner does not hold the lock
+-- KEYS[1]  The lock.
+-- KEYS[2]  Its token key.
+-- KEYS[3]  Its queue.
+-- KEYS[4]  Its processes.
+-- KEYS[5]  Its release key.
+-- ARGV[1]  The owner id that is expected.
+--
+-- Replies 1 if the hold has ended, and 0 if that owner does not hold the lock.
 
 local lock, token_key, queue, processes, release_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, err = string_at(lock, 'a client of another kind holds the lock, and its key is no string')

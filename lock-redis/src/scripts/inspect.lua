@@ -3,8 +3,9 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its queue, if this client queues
 --
--- Returns {length of the queue, value, remaining ms or -1, the server's time in µs, type of the key}. The value is false if
--- the lock is free. The type is '' unless a foreign client keeps something other than a string there.
+-- Replies {length of the queue, value, remaining ms or -1, the server's time in µs, type of the
+-- key}. The value is false if the lock is free. The type is '' unless a foreign client keeps
+-- something other than a string there.
 
 local waiting = KEYS[2] and redis.call('ZCARD', KEYS[2]) or false
 local value, err = lock_at(KEYS[1])

@@ -1,16 +1,17 @@
 -- Numbers and keys that the scripts share. This precedes each script, after the quick path of some.
 
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
-local TOKEN_RETENTION = 600000 -- in ms: how long a token key outlives its lock; the backend counts on it
-local QUEUE_ENTRY_GRACE = 5000 -- in ms: beyond two leases after the last request of its process; the backend counts on it
--- In ms: how long a released claim is remembered, so that an attempt of it which arrives late is refused.
--- Longer than any attempt stays on its way.
+-- The backend counts on these two.
+local TOKEN_RETENTION = 600000 -- in ms: how long a token key outlives its lock
+local QUEUE_ENTRY_GRACE = 5000 -- in ms: how long an entry lasts besides two leases of its process
+-- In ms: how long a released claim is remembered, so that its late attempt is refused. No attempt
+-- stays on its way for longer.
 local REMEMBERED = 60000
 
--- Times and the numbers of grants are digits: Lua takes longer to write a number than the server for a command. For the
--- same reason commands are told '0' and not 0.
+-- Times and tokens are strings of digits: Lua takes longer to format a number than the server takes
+-- for a command. For the same reason, commands get '0' and not 0.
 
--- The server's time in µs.
+-- Returns the server's time in µs.
 local function clock()
     local now = redis.call('TIME')
     return now[1] .. string.sub('00000' .. now[2], -6)
@@ -20,7 +21,8 @@ local function integer(number)
     return string.format('%.0f', number)
 end
 
--- Until the clock has passed the number, too: then the clock alone is above it.
+-- Returns a retention that also lasts until the clock has passed the number: then the clock alone
+-- exceeds it.
 local function retention(ms, number, now)
     if number == now then
         return ms
@@ -29,7 +31,7 @@ local function retention(ms, number, now)
 end
 
 local function string_at(key, what)
-    -- No string of ours is longer; others may be as long as they like.
+    -- No value of this library is longer; foreign ones may have any length.
     local value = redis.pcall('GETRANGE', key, '0', '255')
     if type(value) == 'table' and string.find(value.err, 'WRONGTYPE', 1, true) then
         return nil, redis.error_reply('LOCKTYPE ' .. what)
@@ -42,8 +44,8 @@ local function string_at(key, what)
     return value, nil
 end
 
--- Returns the value of a lock's key, nil if the lock is free, or an error. A key of another type that expires is
--- the lock of a foreign client: its value is ''.
+-- Returns the value of a lock's key, nil if the lock is free, or an error. A key of another type
+-- that expires is the lock of a foreign client: its value is ''.
 local function lock_at(lock)
     local value, err = string_at(lock, 'the key of the lock holds something other than a string, without an expiry')
     if err and string.find(err.err, 'LOCKTYPE', 1, true) and redis.call('PTTL', lock) >= 0 then
@@ -52,8 +54,8 @@ local function lock_at(lock)
     return value, err
 end
 
--- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
--- Fencing::Seeded. The token key is written first: every holder has a token that is stored.
+-- Grants the lock with a token above all earlier ones, even if the token key was lost or is stale:
+-- see Fencing::Seeded. The token key is written first, so each holder's token is stored.
 local function grant(lock, token_key, owner, label, lease, min_token, now)
     local last, err = string_at(token_key, 'the token key of the lock holds something other than a string')
     if err then

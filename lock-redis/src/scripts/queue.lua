@@ -1,26 +1,27 @@
--- The queue, and how the lock passes to its waiters. This precedes the scripts by which a lock passes on.
+-- The queue, and how its waiters get the lock. This precedes the scripts that may grant the lock to
+-- a waiter.
 --
 -- The queue of a lock is a sorted set: the waiters, by their arrival. A member is
 --     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
--- Another one, `processes`, has the channels of those processes, each with the µs of this clock until which
--- the entries of the process last. The last three digits of these are the number of the connection
--- on which the process last asked for the lock. Messages go to its channel with that number: a
--- process that has not asked since the server came up listens to another one, or to none.
--- In `processes` is also, without end and after an `@`, the member to whom the lock was sent last,
--- until it or its process is heard of.
+-- Another one, `processes`, has the channels of those processes, each with the µs of this clock
+-- until which the entries of the process last. The last three digits of these are the number of the
+-- connection on which the process last asked for the lock. Messages go to its channel with that
+-- number: a process that has not asked since the server started listens to another channel, or to
+-- none. `processes` also has, without expiry and after an `@`, the member to which the lock was
+-- sent last, until a request of its owner or process arrives.
 --
--- One function that makes the others, because most scripts find no waiter: making all of them takes the
--- server longer than a command does.
+-- One function creates the others, because most scripts find no waiter: creating all of them takes
+-- the server longer than a command does.
 
 local function queue_functions()
     local BEHIND_OWNER = 34 -- where the channel begins
-    local CLAIM_LEASE = '3000' -- in ms: how long a lock that was sent waits for a word of its owner
-    local CHECK_COST = 5 -- the cost of asking whether a process listens, where removing an entry costs 1
+    local CLAIM_LEASE = '3000' -- in ms: how long a sent lock waits for a request of its owner
+    local CHECK_COST = 5 -- of asking whether a process listens, where removing an entry costs 1
     local GRANT_BUDGET = 200 -- the budget that a sweep leaves for the next grant
     local BATCH = '100'
 
-    -- The budget of one script for dead processes: the server does nothing else meanwhile. A thousand
-    -- take a few ms. The next request goes on.
+    -- The budget of one script for dead processes: the server does nothing else meanwhile. A
+    -- thousand take a few ms. The next request continues.
     local budget = 1000
     local unreachable = {} -- channels without a listener
 
@@ -28,13 +29,13 @@ local function queue_functions()
         return string.match(member, '^%S+', BEHIND_OWNER)
     end
 
-    -- The member to whom the lock was sent last, if it was not heard of since.
+    -- Returns the member to which the lock was sent last, if no request of it has arrived since.
     local function unconfirmed(processes)
         local last = redis.call('ZRANGE', processes, '-1', '-1')[1]
         return last and string.sub(last, 1, 1) == '@' and string.sub(last, 2)
     end
 
-    -- Something is heard of an owner, and so of its process, if that is known.
+    -- Notes that a request of an owner has arrived, and so of its process, if that is known.
     local function heard_from(processes, owner, channel)
         local sent = unconfirmed(processes)
         if sent and (string.sub(sent, 1, 32) == owner or channel_of(sent) == channel) then
@@ -42,8 +43,8 @@ local function queue_functions()
         end
     end
 
-    -- Returns the first entry whose process is alive, and the entry behind it, as far as that is known. All
-    -- entries before it are removed. Returns nil if there is none, or if the budget ends before.
+    -- Returns the first entry whose process is alive, and the entry behind it if that is known.
+    -- Removes all entries before it. Returns nil if there is none, or if the budget ends before.
     local function first(queue, is_gone)
         local last = '1'
         while budget > 0 do
@@ -106,10 +107,10 @@ local function queue_functions()
         return not channel or unreachable[channel]
     end
 
-    -- Notifies the process of the queue's head for how many ms the lock is held, so that it checks then.
-    -- A process that does not listen is gone. The process that was `sent` the lock knows; others have to
-    -- find out whether it is alive. The caller may pass its knowledge: the head, and that the
-    -- lock is held for so many ms since then.
+    -- Notifies the process of the queue's head for how many ms the lock is held, so that it checks
+    -- then. A process that does not listen is gone. The process that was `sent` the lock is
+    -- notified already, and others have to find out whether it is alive. The caller may pass the
+    -- head if it knows it, and the remaining ms `since` a time.
     local function notify_next(lock, queue, processes, is_ours, sent, member, remaining, since)
         local message
         while budget > 0 do
@@ -135,16 +136,17 @@ local function queue_functions()
         end
     end
 
-    -- Grants the free lock to the first queued owner whose process listens, and publishes the grant.
-    -- `mine`: the calling owner. It receives no message, because the script's reply tells it.
-    -- `expired`: the lock became free by the end of a lease, not by a release.
-    -- Returns the next owner or nil; an error or nil; and true if another client has to go on, because
-    -- the lock is free and the queue is not empty.
+    -- Grants the free lock to the first queued owner whose process listens, and publishes the
+    -- grant. `mine`: the calling owner. It receives no message, because the script's reply tells
+    -- it. `expired`: the lock became free by the end of a lease, not by a release. Returns the next
+    -- owner or nil; an error or nil; and true if another client has to go on, because the lock is
+    -- free and the queue is not empty.
     --
-    -- Only entries of dead processes leave the queue before the lock is granted. If a write is refused,
-    -- the lock stays free and the queue unchanged. A process that receives an empty message also
-    -- receives the grant. A former primary may have dated entries ahead of this server's clock: then the
-    -- grant carries the latest arrival, and a later claim arrives after that.
+    -- Only entries of dead processes leave the queue before the lock is granted. If a write is
+    -- refused, the lock stays free and the queue unchanged. A process that receives an empty
+    -- message also receives the grant. A former primary may have dated entries ahead of this
+    -- server's clock: then the grant carries the latest arrival, and a later claim arrives after
+    -- that.
     local function grant_next(lock, token_key, queue, processes, mine, expired)
         local now = clock()
         local sent = unconfirmed(processes)
@@ -152,7 +154,8 @@ local function queue_functions()
             redis.call('ZREM', processes, '@' .. sent)
             local channel = channel_of(sent)
             if expired and channel then
-                -- Its process was sent the lock and did nothing: it is passed over until it is heard of.
+                -- Its process was sent the lock and did nothing: it is passed over until it is
+                -- heard of.
                 redis.call('ZREM', processes, channel)
             end
         end
@@ -201,7 +204,8 @@ local function queue_functions()
         return nil, nil, true
     end
 
-    -- Removes the entries of a process that arrived by a point in time, except those of `known` owners.
+    -- Removes the entries of a process that arrived by a point in time, except those of `known`
+    -- owners.
     local function sweep(queue, process, arrived_by, known)
         local from = 0
         while budget > GRANT_BUDGET do

@@ -13,8 +13,9 @@
 -- ARGV[3]  The retention of the token key in ms.
 -- ARGV[4]  The label, or ''.
 -- ARGV[5]  The number of its arrival, or ''.
--- ARGV[6]  '1' if waiters have to mark the lock. Its holder may release it by a command that deletes
---          the holder's value and does not check for waiters. A marked lock has another value.
+-- ARGV[6]  '1' if waiters have to mark the lock. Its holder may release it by a command that
+--          deletes the holder's value and does not check for waiters. A marked lock has another
+--          value.
 -- ARGV[7]  The minimum token, or ''.
 -- ARGV[8]  If the claim queues: the channel of its process, with the digits of the connection.
 --
@@ -24,12 +25,13 @@
 --   {0, arrival or '', remaining, now, flags}  Held by a client of this library.
 --   {2, the same}                            Held by a foreign client, which left no owner id.
 --   {3, '', 0, now, 0}                       This owner was released before.
--- `remaining` is in ms, or -1 without expiry; `now` is the server's time in µs. `flags` adds 1 if the
--- server had forgotten this process, 2 if the claim is one of the first two in the queue, and 4 if
--- its entry was gone.
+-- `remaining` is in ms, or -1 without expiry; `now` is the server's time in µs. `flags` adds 1 if
+-- the server had forgotten this process, 2 if the claim is one of the first two in the queue, and 4
+-- if its entry was gone.
 --
--- The server refuses writes (memory limit, replica, disk, rights) at the first write of a script, and
--- not later. Without waiters, that is the token key here: a script that fails has not taken the lock.
+-- The server refuses writes (memory limit, replica, disk, rights) at the first write of a script,
+-- and not later. Without waiters, that is the token key here: a script that fails has not taken the
+-- lock.
 --
 -- Most attempts end in this file: the lock is free, there are no waiters, and the clock is ahead of
 -- the token key. An attempt of a quorum also ends here, if its minimum token is ahead of both. This

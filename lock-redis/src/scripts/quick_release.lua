@@ -1,5 +1,5 @@
--- Removes all state of an owner, and no state of another one. A released lock is the next waiter's
--- when this ends.
+-- Removes all state of an owner, and no state of another one. Grants a released lock to the next
+-- waiter.
 --
 -- KEYS[1]  The lock.
 -- KEYS[2]  Its token key.
@@ -17,16 +17,16 @@
 -- Replies 1 if this owner held the lock until now, else 0.
 --
 -- After the release all commands run by pcall: a completed release must not end as an error. At the
--- memory limit the server allows a command that frees memory or only sets an expiry, and after it all
--- other writes of the script. So SET never comes first.
+-- memory limit the server allows a command that frees memory or only sets an expiry, and after it
+-- all other writes of the script. So SET never comes first.
 --
--- Most releases end in this file, with or without waiters: see quick_acquire.lua. For waiters it does
--- the same as `grant_next` in queue.lua, in the usual case.
+-- Most releases end in this file, with or without waiters: see quick_acquire.lua. For waiters it
+-- does the same as `grant_next` in queue.lua, in the usual case.
 
 local lock, token_key, queue, processes, release_key, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 
-local CLAIM_LEASE, STAYS = '3000', '603000' -- in ms: the claim lease of a sent lock, and the retention of its token key then
+local CLAIM_LEASE, STAYS = '3000', '603000' -- in ms: see queue.lua; the token key's retention
 
 local is_plain = not ARGV[2] and redis.pcall('GETRANGE', lock, '0', '31') == owner
 if is_plain and redis.call('EXISTS', queue) == 0 then
@@ -57,7 +57,8 @@ if is_plain then
         is_released = true
         local stored = redis.pcall('SET', token_key, now, 'PX', STAYS).ok
             and redis.pcall('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', lease).ok
-        -- Before the grant: the server writes first to whom it has last said something.
+        -- Before the grant: the server first writes to the client to which it sent the last
+        -- message.
         local told = stored and type(stays) == 'string'
             and redis.pcall('PUBLISH', other .. ':' .. string.sub(stays, -3), 'next ' .. lease .. ' ' .. now .. ' 1 ' .. lock)
         local heard = stored

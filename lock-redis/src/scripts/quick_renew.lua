@@ -1,9 +1,11 @@
--- Renews the leases of claims that need nothing else: their token keys last, and the queue need not know.
--- Nearly all renewals are of this kind. Unusual ones are left to renew.lua, which runs next.
+-- Renews the leases of claims that need nothing else: their token keys last, and the queue is not
+-- concerned. Nearly all renewals are of this kind. Unusual ones are left to renew.lua, which runs
+-- next.
 --
--- KEYS  the locks
--- ARGV  1 the ttl of all of them in ms   then for each of them its owner and number
--- Answers which of them it did not renew: 1 is the first
+-- KEYS     The locks.
+-- ARGV[1]  The ttl of all of them in ms. Then, for each lock, its owner id and token.
+--
+-- Replies the positions of those that it did not renew, from 1.
 
 local ttl, others = ARGV[1], {}
 for i, lock in ipairs(KEYS) do
@@ -14,7 +16,7 @@ for i, lock in ipairs(KEYS) do
         -- A label may follow.
         is_mine = string.sub(value, 1, #mine + 1) == mine .. ' '
     end
-    -- Never shortens. There is a way to say that to PEXPIRE, but not before Redis 7.
+    -- Never shortens. PEXPIRE has an option for that, but only from Redis 7 on.
     if not (is_mine and redis.call('PTTL', lock) - ttl < 0 and redis.pcall('PEXPIRE', lock, ttl) == 1) then
         others[#others + 1] = i
     end

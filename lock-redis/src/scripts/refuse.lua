@@ -1,15 +1,16 @@
--- Releases a lock that was granted to an owner that does not wait for it. Removes the stale entries of
--- the owner's process from the queue: a server that came back to older data may have many of them.
+-- Releases a lock that was granted to an owner that does not wait for it. Removes the stale entries
+-- of the owner's process from the queue: a server that was restored to older data may have many of
+-- them.
 --
 -- * KEYS[1]: the lock
--- * KEYS[2]: its token counter
+-- * KEYS[2]: its token key
 -- * KEYS[3]: its queue
 -- * KEYS[4]: the processes that wait
 -- * KEYS[5]: the release key
 -- * ARGV[1]: the owner
 -- * ARGV[2]: the channel of its process
 -- * ARGV[3]: the latest arrival of an entry at the grant, in µs
--- * ARGV[4]: the owners of this process that wait for the lock, 32 characters each, without separators
+-- * ARGV[4]: the owners of this process that wait for the lock, 32 characters each, joined
 --
 -- Returns 1 if the owner held the lock, else 0.
 

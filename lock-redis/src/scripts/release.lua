@@ -1,5 +1,5 @@
--- The cases that quick_release.lua leaves: the queue is in an unusual state, or the owner does not hold the
--- lock, or there is more to it.
+-- The cases that quick_release.lua leaves: the queue is in an unusual state, or the owner does not
+-- hold the lock, or there is more to it.
 
 if sent_to then
     pcall(queue_functions().notify_next, lock, queue, processes, 1, sent_to)
@@ -25,7 +25,7 @@ end
 local ours = type(value) == 'string' and string.sub(value, 1, 32) == owner
 if ours and keep > 0 then
     redis.call('PEXPIRE', lock, keep)
-    -- No longer the owner's, or a renewal that is late would prolong it.
+    -- No longer the owner's, or a late renewal would prolong it.
     redis.pcall('SET', lock, '-' .. value, 'PX', keep)
     local number = string.match(value, '^%x+ (%d+)') or 0
     redis.pcall('PEXPIRE', token_key, retention(keep + TOKEN_RETENTION, number, clock()))
@@ -42,7 +42,8 @@ elseif ours then
         pcall(queue_functions().grant_next, lock, token_key, queue, processes, nil, false)
     end
 else
-    -- Does nothing that counts, but where writes are refused: a replica that is behind must not say "not held".
+    -- Has no effect that matters, except an error where writes are refused: a replica that lags
+    -- must not reply that the lock is not held.
     redis.call('PEXPIRE', tombstone or release_key, REMEMBERED)
     local queued = redis.call('EXISTS', queue) == 1 and queue_functions()
     if queued then
@@ -53,7 +54,7 @@ else
         local is_first = redis.call('ZRANGE', queue, '0', '0')[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first and value == '' and redis.call('EXISTS', lock) == 0 then
-            -- It was to check at the expiry, and has not.
+            -- It had to check at the expiry, and has not.
             pcall(queued.grant_next, lock, token_key, queue, processes, nil, true)
         elseif is_first then
             pcall(queued.notify_next, lock, queue, processes, 0, nil)

@@ -6,7 +6,7 @@
 --   1  The owner id.
 --   2  The ttl in ms.
 --   3  '1' to prolong the token key.
---   4  The queue entry, if the server granted the lock and the client has not confirmed it yet, or ''.
+--   4  The queue entry, if the lock was sent and the client has not confirmed it yet, or ''.
 --
 -- Replies {number, lease in ms} for each claim, or {'', 0} if it does not hold the lock.
 --
@@ -33,21 +33,22 @@ for i = 1, #KEYS / 5 do
         end
         lease = math.max(remaining, lease)
         if prolong == '1' then
-            -- By twice as much as it needs, so that it is not due each time.
+            -- By twice as much as necessary, so that it is not due each time.
             redis.call('PEXPIRE', token_key, retention(lease + 2 * TOKEN_RETENTION, tonumber(number) or 0, clock()))
         end
         answers[i] = {number, lease}
     else
         local is_free = value == '' and redis.call('EXISTS', lock) == 0
         if is_free then
-            -- Not by pcall: a replica that is behind must not say "not held".
+            -- Not by pcall: a replica that lags must not reply that the lock is not held.
             redis.call('DEL', KEYS[5 * i])
         end
         if (is_free or sent ~= '') and redis.pcall('EXISTS', queue) == 1 then
             queued = queued or queue_functions()
             pcall(queued.heard_from, processes, owner, queued.channel_of(sent))
             if is_free then
-                -- It had its turn. A server that came back to older data may know it as a waiter again.
+                -- It held the lock. A server that was restored to older data may still have its
+                -- entry.
                 redis.pcall('ZREM', queue, sent)
                 pcall(queued.grant_next, lock, token_key, queue, processes, nil, true)
             end

@@ -1,8 +1,8 @@
--- Tries every command that the other scripts use, on keys that are not there, so that none of them
--- changes anything. Answers the names of those that this user is not allowed to run.
+-- Tries every command that the other scripts use, on keys that do not exist, so that none of them
+-- changes anything. Replies the names of those that this user is not allowed to run.
 --
--- KEYS  1 to 5: keys like those of the lock, its token, its queue, its processes and a tombstone
--- ARGV  1 a channel for queued waiters, or '' without a queue
+-- KEYS[1] to KEYS[5]  Keys like those of the lock, its token, queue, processes and tombstone.
+-- ARGV[1]             A channel for queued waiters, or '' without a queue.
 
 local missing = {}
 local error_of_the_server

@@ -19,7 +19,7 @@ use crate::support::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Still {
     Reads,
-    /// It shows what it has, which may be old, and so says of nothing that it is taken.
+    /// It shows its data, which may be stale, and so reports no lock as held.
     Shows,
     Nothing,
 }

@@ -218,7 +218,8 @@ async fn an_acknowledged_lock_survives_its_primary() {
     assert!(!has(&group, 1, "m"));
 }
 
-/// It was acknowledged, and there was no failover: who comes back empty empties its replicas.
+/// The replicas had acknowledged the lock, and there is no failover: a primary that comes back
+/// empty empties its replicas.
 #[tokio::test]
 async fn an_acknowledged_lock_lost_with_an_empty_primary_is_notified_and_fenced() {
     let group = group().await;

@@ -1,5 +1,4 @@
-//! Everything that the server is asked is accounted for: see "What is asked of the server" in the
-//! documentation.
+//! Counts each request to the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -106,7 +105,7 @@ fn time_of(line: &str) -> Duration {
     Duration::from_secs_f64(seconds.expect("a line of MONITOR begins with the time"))
 }
 
-/// Each process has some waiters for one lock, and the first one who gets it holds it for leases.
+/// Starts processes with some waiters for one lock. The first holder holds it for several leases.
 async fn work(server: &Server) {
     let mut waiting = Vec::new();
     let mut lockers = Vec::new();
@@ -197,8 +196,8 @@ async fn every_command_is_accounted_for() {
     assert!(renewals <= leases * 10 / 3 + PROCESSES, "{renewals} renewals in {leases} leases");
 }
 
-/// How [`eventually`] looks, and what the client library says of itself, which most servers refuse
-/// before anybody is shown it.
+/// Returns true for a request of [`eventually`], and for the client library's name, which most
+/// servers refuse before they show it.
 fn is_of_the_test(line: &str) -> bool {
     line.ends_with("\"GET\" \"n\"") || line.contains("\"CLIENT\" \"SETINFO\"")
 }

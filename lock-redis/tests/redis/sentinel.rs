@@ -12,8 +12,8 @@ use test_servers::{KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGr
 
 use crate::support::{LONG, SOON, acquired, verified};
 
-/// A holder is told within so long after the first Sentinel has named another primary. Who only
-/// looked from time to time would need more.
+/// The bound on the notification of a holder after the first Sentinel has named another primary. A
+/// holder that polls needs longer.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// More than any one call may take that waits for no lock.
@@ -232,7 +232,7 @@ async fn sentinels_that_were_set_up_anew_are_believed() {
     for sentinel in group.sentinels() {
         assert_eq!(sentinel.command(&["SENTINEL", "REMOVE", group.service()]).text(), "OK");
     }
-    // The old one is told nothing: who does not hear of it goes on there.
+    // The old primary is not notified: a client that does not learn of the change continues there.
     assert_eq!(group.server(0).command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
     for sentinel in group.sentinels() {
         let words = ["SENTINEL", "MONITOR", group.service(), "127.0.0.1", &new, "2"];

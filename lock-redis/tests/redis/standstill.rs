@@ -145,7 +145,7 @@ async fn standstill_after_a_stale_restart(waiters: usize) -> Duration {
     let server = Server::start(RedisOptions::new());
     let contention = Contention::start(&server.url(), waiters).await;
     server.command(&["SAVE"]);
-    // All who were queued then have been served since, and the holder of then has no lease left.
+    // Each waiter of then has been served since, and the holder of then has no lease left.
     contention.goes_on(2 * waiters + 10, Moment::now() + TTL).await;
     let restarted = tokio::task::spawn_blocking(move || {
         server.kill();

@@ -99,7 +99,7 @@ impl Server {
         self.0.aof_len()
     }
 
-    /// Loses its power, and what it has `written` after that, and starts again.
+    /// Cuts the power, truncates the log to the first `written` bytes, and starts the server again.
     pub(crate) fn lose_power(&self, written: u64) {
         self.0.kill();
         self.0.truncate_aof(written);

@@ -177,7 +177,7 @@ async fn a_wrong_scheme_is_reported() {
     let (error, shown) = refused(format!("redis://127.0.0.1:{port}")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{shown}");
     assert!(shown.contains("use rediss://"), "{shown}");
-    // The server waits for the end of a line, or finds one in what is sent and answers.
+    // The server waits for the end of a line, or finds one in the handshake and replies.
     let (error, shown) = refused(certificates.url(server.port(), "ca=@/ca.pem")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{shown}");
     assert!(shown.contains("on this port"), "{shown}");

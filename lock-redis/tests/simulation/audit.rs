@@ -179,7 +179,7 @@ impl Audit {
 }
 
 impl Sent {
-    /// It is one of those who ask, or its process has one among them.
+    /// Returns true if the arguments name the owner, or the channel of its process.
     fn speaks(&self, args: &[Bytes]) -> bool {
         let Self { owner, channel } = self;
         args.iter().any(|arg| {

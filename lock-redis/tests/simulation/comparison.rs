@@ -40,7 +40,7 @@ impl Original {
         original
     }
 
-    /// Does what happened at the stand-in, from a server without data on, until that lost its own.
+    /// Repeats the requests of the stand-in on an empty server, until the stand-in lost its data.
     pub(crate) fn follow(&mut self, trace: &[Event]) {
         self.peers.retain(|peer, _| *peer == OPERATOR);
         self.operate(&["FLUSHALL"]);

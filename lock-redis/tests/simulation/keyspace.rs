@@ -33,7 +33,7 @@ pub(crate) struct Keyspace {
     pub(crate) afterwards: Vec<u8>,
     /// The clients to notify when a key changes: once.
     tracked: BTreeMap<Bytes, BTreeSet<Peer>>,
-    /// Places in lines and locks as they changed: what the order of a line is judged by.
+    /// The changes of queue entries and locks, by which the order of a queue is judged.
     pub(crate) notes: Vec<Note>,
     /// The messages on channels since the last inspection.
     pub(crate) messages: Vec<Message>,

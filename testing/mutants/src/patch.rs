@@ -85,7 +85,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Returns the diff without comments among its context and without what git adds for itself.
+/// Returns the diff without comments among its context and without git's own headers.
 ///
 /// A comment that is reworded must not spoil a patch. A hunk is split where a comment was.
 fn tidy(diff: &str) -> String {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::git;
 
-    /// Each mutant can be planted in the code as it is.
+    /// Checks that each mutant can be planted in the present code.
     #[test]
     fn every_patch_applies() {
         let project = crate::project();
@@ -188,8 +188,8 @@ mod tests {
         assert!(stale.is_empty(), "run scripts/mutants --refresh:\n{}", stale.join("\n"));
     }
 
-    /// A reworded comment spoils no patch, and a hunk is found by code and not by its line's
-    /// number.
+    /// Checks that a reworded comment spoils no patch, and that a hunk is found by its code and not
+    /// by its line number.
     #[test]
     fn every_patch_is_anchored_in_code() {
         for mutant in all(&crate::project()).unwrap() {
@@ -219,7 +219,8 @@ mod tests {
         }
     }
 
-    /// The header has the effect, the test that must fail, and the command that shows it.
+    /// Checks that each header has the effect, the test that must fail, and the command that shows
+    /// it.
     #[test]
     fn every_header_is_whole() {
         for mutant in all(&crate::project()).unwrap() {
