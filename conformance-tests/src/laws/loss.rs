@@ -1,9 +1,10 @@
 //! Chapter 3: loss.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use lock_core::backend::ReleaseMode;
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Injection, Verb};
 use lock_core::{ErrorKind, LockGuard, Loss, RenewalPolicy};
@@ -63,6 +64,46 @@ pub(super) async fn a_removal_is_pushed(ctx: Arc<Ctx>) -> Verdict {
         late.push((told, interval));
     }
     violated!("the holders were told by their renewals (after, interval): {late:?}");
+}
+
+/// Checks on a thread and a runtime of its own: a loss watch that blocks its thread must not block
+/// the check.
+pub(super) async fn a_release_beside_a_loss_watch_ends(ctx: Arc<Ctx>) -> Verdict {
+    const BOUND: Duration = Duration::from_secs(5);
+
+    let (done, ended) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be made");
+    std::thread::spawn(move || {
+        // The check may have given up.
+        let _ = done.send(runtime.block_on(releases_beside_a_watch(&ctx)));
+    });
+    // A paused clock stands still meanwhile.
+    let ended = tokio::task::spawn_blocking(move || ended.recv_timeout(BOUND)).await;
+    ended.expect("it does not panic").unwrap_or_else(|_| {
+        violated!("a release beside a loss watch has not ended within {BOUND:?}");
+    })
+}
+
+/// Releases at different steps of the watch: before its first request, during it, and later.
+async fn releases_beside_a_watch(ctx: &Ctx) -> Verdict {
+    const STEPS: usize = 30;
+
+    let client = ctx.client().await;
+    for steps in 0..STEPS {
+        let mut claim = ctx.claim(&name("n"), false);
+        ctx.win(&*client, &mut claim).await?;
+        let (watcher, watched) = (Arc::clone(&client), claim.clone());
+        let watch = tokio::spawn(async move { watcher.wait_lost(&watched).await });
+        for _ in 0..steps {
+            tokio::task::yield_now().await;
+        }
+        client.release(&claim, ReleaseMode::now()).await?;
+        // Other tasks of the runtime go on.
+        sleep(Duration::from_millis(5)).await;
+        watch.abort();
+    }
+    Ok(())
 }
 
 pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {

@@ -270,6 +270,10 @@ static LAWS: &[Law] = &[
         "After a holder's deadline, also one by a maximum hold, its lock stays unavailable for the margin as long as the guard exists. A task that polls `lost()` within the margin learns of the loss before the next one holds the lock.",
         "A holder that is notified a moment after the grant to its successor writes beside it.",
     ),
+    law!("3.5", loss::a_release_beside_a_loss_watch_ends).promise(
+        "A release ends while a loss watch of its claim runs, and so do the other calls of its thread.",
+        "A watch whose claim was released under it may poll for ever, and then no lock of the process is renewed.",
+    ).if_declared(|env| env.caps.loss_push == Support::Present),
     law!("4.1", release::a_release_frees_the_lock).promise(
         "After a release is answered Released, or a guard is dropped, the lock is free. An attempt before that answer may be contended.",
         "Otherwise each release costs the next holder a lease.",

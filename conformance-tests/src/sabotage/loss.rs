@@ -1,11 +1,14 @@
 //! Saboteurs of chapter 3.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal, Wake};
+use lock_core::backend::{
+    Attempt, Claim, Fault, Grant, Lease, Release, ReleaseMode, Renewal, Wake,
+};
+use lock_core::clock::Moment;
 use lock_core::layer::Layer;
 use lock_core::{Backend, OwnerId};
 
@@ -17,6 +20,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
     saboteur!(NotifiesNoLoss, "3.3"),
     saboteur!(ReleasesAtTheDeadline, "3.4"),
+    saboteur!(WatchesWithoutYielding, "3.5"),
 ];
 
 /// Answers with the token of the grant, since another token would give it away.
@@ -103,5 +107,40 @@ struct NotifiesNoLoss;
 impl Layer for NotifiesNoLoss {
     async fn wait_lost(&self, _: &dyn Backend, _: &Claim) -> Result<(), Fault> {
         std::future::pending().await
+    }
+}
+
+/// Blocks the thread of a loss watch after the release of its claim, for longer than the check
+/// waits.
+#[derive(Debug, Default)]
+struct WatchesWithoutYielding(Mutex<HashSet<OwnerId>>);
+#[async_trait]
+impl Layer for WatchesWithoutYielding {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) -> Result<Release, Fault> {
+        self.0.lock().unwrap().insert(claim.owner);
+        inner.release(claim, how).await
+    }
+    async fn wait_lost(&self, inner: &dyn Backend, claim: &Claim) -> Result<(), Fault> {
+        const BLOCKS: Duration = Duration::from_secs(8);
+
+        let is_released = || self.0.lock().unwrap().contains(&claim.owner);
+        while !is_released() {
+            let tick = tokio::time::timeout(Duration::from_millis(1), inner.wait_lost(claim));
+            if let Ok(lost) = tick.await
+                && !is_released()
+            {
+                return lost;
+            }
+        }
+        let until = Moment::now() + BLOCKS;
+        while !until.has_passed() {
+            std::hint::spin_loop();
+        }
+        Ok(())
     }
 }
