@@ -189,6 +189,7 @@ impl Error {
     }
 }
 
+/// Names the verb, the lock, the backend and the reason. `{:#}` adds the causes.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { doing, lock, backend, message, .. } = &*self.0;
@@ -202,7 +203,13 @@ impl fmt::Display for Error {
             }
             f.write_str(": ")?;
         }
-        f.write_str(message)
+        f.write_str(message)?;
+        let mut cause = std::error::Error::source(self).filter(|_| f.alternate());
+        while let Some(source) = cause {
+            write!(f, ": {source}")?;
+            cause = source.source();
+        }
+        Ok(())
     }
 }
 
@@ -237,6 +244,7 @@ mod tests {
         let shown = error.to_string();
         assert!(shown.starts_with("cannot acquire lock \"orders/42\" on redis: "), "{shown}");
         assert!(!shown.contains("connection reset"), "{shown}");
+        assert_eq!(format!("{error:#}"), format!("{shown}: connection reset"));
         assert_eq!(error.source().unwrap().to_string(), "connection reset");
         assert_eq!(error.effect(), Effect::Unknown);
         assert!(error.is_retryable());

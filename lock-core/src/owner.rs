@@ -101,7 +101,7 @@ impl Label {
         Self(label.into())
     }
 
-    /// Returns the label Returns the label Returns the label `host:pid` of this process.
+    /// Returns the label `host:pid` of this process.
     #[must_use]
     pub fn host_and_pid() -> Self {
         let uname = rustix::system::uname();

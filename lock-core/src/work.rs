@@ -17,8 +17,9 @@ pub enum RunError<T, E> {
     Work(E),
     /// The lock was lost before the work ended. The work was dropped at an await, half-way.
     Lost(Error),
-    /// The work ended, and the release failed: its error says whether the lock was lost before
-    /// ([`NotHeld`](crate::ErrorKind::NotHeld)) or is not known to be free yet.
+    /// The work ended, and the release failed. Its error says whether the lock was lost before
+    /// ([`Lost`](crate::ErrorKind::Lost) or [`NotHeld`](crate::ErrorKind::NotHeld)), is free and
+    /// may have been lost ([`Gone`](crate::ErrorKind::Gone)), or is not known to be free yet.
     Release {
         /// The result of the work.
         value: T,
@@ -27,13 +28,28 @@ pub enum RunError<T, E> {
     },
 }
 
+impl<T, E: From<Error>> RunError<T, E> {
+    /// Returns the error of the work, or that of the lock as an error of the same type:
+    /// `lock.run(…).await.map_err(RunError::flatten)?`. Drops the value of work that has ended.
+    #[must_use]
+    pub fn flatten(self) -> E {
+        match self {
+            Self::Work(error) => error,
+            Self::Acquire(error) | Self::Lost(error) | Self::Release { error, .. } => error.into(),
+        }
+    }
+}
+
 impl<T, E: fmt::Display> fmt::Display for RunError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Acquire(error) | Self::Lost(error) => error.fmt(f),
             // Some errors show their causes only so.
             Self::Work(error) => write!(f, "{error:#}"),
-            Self::Release { error, .. } => write!(f, "the work is done, and then: {error}"),
+            Self::Release { error, .. } => {
+                f.write_str("the work is done, and then: ")?;
+                error.fmt(f)
+            }
         }
     }
 }
@@ -65,7 +81,9 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     ///
-    /// If the lock is lost, `work` is dropped at its next await, as by [`LockGuard::run`].
+    /// If the lock is lost, `work` is dropped at its next await, as by [`LockGuard::run`]. Tasks
+    /// that it spawned and blocking code go on. With a [minimum hold](Self::min_hold) that the
+    /// backend does not keep by itself, this returns only when the hold is over.
     ///
     /// # Errors
     ///
