@@ -28,6 +28,7 @@ pub(crate) async fn acquire_within(
     };
     match acquired {
         Some(guard) => Ok(guard),
+        None if options.quiet => Err(Failure::silent(options.conflict_exit_code)),
         None => {
             let state = progress::inspect_briefly(locks, lock.name()).await;
             let held = progress::held_by(&state.holders);

@@ -97,7 +97,7 @@ pub(crate) struct Run {
     pub(crate) grace: Option<Duration>,
 
     /// Show the holder on stderr while lockctl waits; a terminal shows it anyway
-    #[arg(short, long, conflicts_with = "json")]
+    #[arg(short, long, conflicts_with_all = ["json", "quiet"])]
     pub(crate) verbose: bool,
 
     /// Write events to stderr as lines of JSON: waiting, acquired, lost
@@ -261,6 +261,10 @@ pub(crate) struct WaitOptions {
     #[arg(short = 'E', long, value_name = "N", default_value = "75", value_parser = status)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) conflict_exit_code: Exit,
+
+    /// Print nothing while lockctl waits, nor if the lock is not acquired in time
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Args)]

@@ -87,6 +87,10 @@ impl Failure {
         Self { exit, message: Some(message.into()), signal: None }
     }
 
+    pub(crate) fn silent(exit: Exit) -> Self {
+        Self { exit, message: None, signal: None }
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::USAGE, message)
     }

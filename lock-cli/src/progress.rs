@@ -62,6 +62,7 @@ impl<'a> Progress<'a> {
     pub(crate) fn of(args: &'a Run) -> Self {
         let format = match (args.json, args.verbose) {
             (true, _) => Format::Json,
+            _ if args.wait_options.quiet => Format::Silent,
             (_, true) if !stderr().is_terminal() => Format::Lines,
             _ if stderr().is_terminal() => Format::Terminal,
             _ => Format::Silent,

@@ -106,6 +106,8 @@ fn one_command_at_a_time_and_the_others_get_75() {
     };
     let (code, stdout, stderr) = attempt(&["-n"]);
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (75, "", 1), "{stderr}");
+    let nothing = String::new();
+    assert_eq!(attempt(&["--no-wait", "--quiet"]), (75, nothing.clone(), nothing));
     assert_eq!(attempt(&["--no-wait", "-E", "9"]).0, 9);
     assert_eq!(attempt(&["-n", "-E", "0"]).0, 0);
     assert_eq!(attempt(&["-w", "0"]).0, 75);
