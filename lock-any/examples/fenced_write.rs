@@ -1,35 +1,31 @@
-//! Pays an order once, however many processes try, with a resource that checks fencing tokens.
+//! Shows why a write carries the fencing token: the late write of an earlier holder is refused.
 //!
-//! Run it in two terminals: `cargo run -p lock-any --example orders`.
+//! Run it: `cargo run -p lock-any --example fenced_write`.
 
-use std::time::Duration;
+use lock_any::{Error, FenceGate, FencingToken};
 
-use lock_any::{Error, FenceGate, FencingToken, clock};
+/// Stands for a table: `UPDATE orders SET state = $1, fence = $2 WHERE id = 42 AND fence <= $2`.
+struct Orders(FenceGate<Vec<&'static str>>);
 
-/// Stands for a resource that checks tokens. A database does the same with
-/// `UPDATE … SET fence = $token WHERE id = $id AND fence <= $token`.
-struct Store(FenceGate<Vec<String>>);
-
-impl Store {
-    async fn write(&self, row: &str, token: Option<FencingToken>) -> Result<(), Error> {
-        let token = token.expect("this backend has fencing tokens");
-        println!("writing {row:?} under token {token}");
-        clock::sleep(Duration::from_secs(3)).await;
-        self.0.admit(token, |rows| rows.push(row.to_owned()))
+impl Orders {
+    fn write(&self, state: &'static str, token: FencingToken) -> Result<(), Error> {
+        self.0.admit(token, |states| states.push(state))
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Error> {
-    let store = Store(FenceGate::new(Vec::new()));
-    let row = "order 42 is paid";
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let orders = Orders(FenceGate::new(Vec::new()));
+    let locks = lock_any::connect("file:").await?; // or redis://…, zookeeper://…
+    let lock = locks.lock("orders/42")?;
 
-    let locks = lock_any::connect("file:").await?; // or memory: … one URL, one backend
-    let guard = locks.lock("orders/42")?.ttl(Duration::from_secs(30)).acquire().await?;
-    let token = guard.fencing_token(); // grows with every holder
-    let work = store.write(row, token); // the store refuses a token lower than one it saw
-    guard.run(work).await??; // the work is dropped at its next await if the lock is lost
-    guard.release().await?; // Ok exactly if we still held it
-    locks.close().await?; // waits for releases in the background
+    let earlier = lock.run(async |guard| guard.require_token()).await?;
+    lock.run(async |guard| orders.write("shipped", guard.require_token()?)).await?;
+    // A write of the earlier holder arrives now: it was delayed on the network.
+    match orders.write("paid", earlier) {
+        Err(refused) => println!("{refused}"),
+        Ok(()) => return Err("the late write of an earlier holder was accepted".into()),
+    }
+    locks.close().await?;
     Ok(())
 }

@@ -13,7 +13,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if paid.is_none() {
         println!("another process pays this order");
     }
-    locks.close().await?;
+    locks.close().await?; // waits for releases in the background
     Ok(())
 }
 

@@ -5,12 +5,20 @@
 //! grades.
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_any::Error> {
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let locks = lock_any::connect("memory:").await?;
-//! let guard = locks.lock("orders/42")?.acquire().await?;
-//! guard.release().await?;
+//! let lock = locks.lock("orders/42")?;
+//! let paid = lock.try_run(async |guard| pay_order(guard.require_token()?).await).await?;
+//! if paid.is_none() {
+//!     println!("another process pays this order");
+//! }
 //! # Ok(()) }
+//! # async fn pay_order(_: lock_any::FencingToken) -> Result<(), lock_any::Error> { Ok(()) }
 //! ```
+//!
+//! A program has one [`Locker`] for each URL, and clones it. [`Lock::run`] waits for the lock, and
+//! [`Lock::try_run`] does not; [`Lock::acquire`] returns a [`LockGuard`]. [`connect`] fails if no
+//! server answers; after that, the backend reconnects by itself.
 //!
 //! * **Errors.** Contention is `None`, never an error. Decide on [`Error::kind`]; [`Error::effect`]
 //!   says whether a request may have been applied, and [`Error::is_retryable`] whether it may
@@ -53,6 +61,7 @@
 //! | `outage_timeout` | all | the longest outage that a waiter survives |
 //! | `label` | all | the text that `inspect` shows for a holder |
 //! | `handovers` | all | [hand-overs inside this process](LockerBuilder::local_handovers) in a row, at most 255 |
+//! | `private` | memory | `yes`: a lock space of its own for each connection, as in tests |
 //! | `prefix` | Redis, memcached, ZooKeeper | the beginning of every key, ending in `:` or `/`; for ZooKeeper a path that ends in `/` |
 //! | `order` | Redis | `fifo`, or `any` for a race |
 //! | `names` | Redis | `exact` stores names byte for byte, as other libraries do, with any prefix |
@@ -139,13 +148,7 @@ pub async fn connect_with(
 
 /// Puts the causes into the text: often it is all that is logged.
 fn with_causes(error: &Error) -> Error {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    Error::new(error.kind(), text)
+    Error::new(error.kind(), format!("{error:#}"))
 }
 
 async fn open(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {

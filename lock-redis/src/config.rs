@@ -66,8 +66,8 @@ impl Config {
     /// * `rediss://…`, the same over TLS, with the Cargo feature `tls`
     /// * `redis+unix:///path/of/the/socket`
     /// * `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]`, the primary that
-    ///   these Sentinels call by that name; their port is 26379 unless given. User and password are for
-    ///   the servers.
+    ///   these Sentinels call by that name; their port is 26379 unless given. User and password are
+    ///   for the servers.
     /// * `rediss+sentinel://…`, the same over TLS, to the Sentinels too
     /// * `redis+cluster://[user:password@]host[:port],host[:port]…`: some members of a cluster, of which
     ///   one has to answer; and `rediss+cluster://…`
@@ -88,14 +88,14 @@ impl Config {
     /// | `ca` | `rediss:`, `rediss+sentinel:`, `rediss+cluster:` | a file: the only authorities that may vouch for the server |
     /// | `cert`, `key` | the same | two files: the client's certificate and key, if the server asks for them |
     ///
-    /// The files are PEM. Each may hold several certificates; in `cert` the client's own is the first
-    /// one, and `cert` and `key` may be one file. They are read for each connection, and not now: a
-    /// certificate that was replaced is used from the next connection on.
+    /// The files are PEM. Each may hold several certificates; in `cert` the client's own is the
+    /// first one, and `cert` and `key` may be one file. They are read for each connection, and not
+    /// now: a certificate that was replaced is used from the next connection on.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it cannot be understood, [`ErrorKind::Unsupported`] if it asks for TLS
-    /// and the feature is off. No error repeats the URL: it may hold a password.
+    /// [`ErrorKind::Invalid`] if it cannot be understood, [`ErrorKind::Unsupported`] if it asks for
+    /// TLS and the feature is off. No error repeats the URL: it may hold a password.
     pub fn new(url: &str) -> Result<Self, Error> {
         Url::parse(url)?.try_into()
     }

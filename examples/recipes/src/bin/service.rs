@@ -1,4 +1,4 @@
-//! A web service that bills each order once, however many instances of it are asked.
+//! A web service in which one request at a time bills an order, in all of its instances.
 //!
 //! `LOCKS=redis://localhost BILLING=http://localhost:9000 cargo run --bin service`
 
@@ -8,8 +8,9 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Router, routing};
-use lock_any::{FencingToken, Locker, RunError};
+use lock_any::{FencingToken, Label, Locker, RunError};
 use tokio::net::TcpListener;
+use tokio::signal::ctrl_c;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Clone)]
@@ -50,7 +51,8 @@ fn unavailable(error: impl std::fmt::Display) -> StatusCode {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let locks = lock_any::connect(&env::var("LOCKS")?).await?;
+    let label = Label::host_and_pid(); // `lockctl inspect` shows it
+    let locks = lock_any::connect_with(&env::var("LOCKS")?, |locks| locks.label(label)).await?;
     // A lock is renewed for as long as its work runs. So the work needs a time limit of its own.
     let http = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
     let app = App { locks: locks.clone(), http, billing: env::var("BILLING")? };
@@ -60,7 +62,10 @@ async fn main() -> anyhow::Result<()> {
     println!("listening on {}", listener.local_addr()?);
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {
-        terminate.recv().await;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = ctrl_c() => {}
+        }
     };
     axum::serve(listener, router).with_graceful_shutdown(stop).await?; // ends the last request
     locks.close().await?; // waits for the releases in the background

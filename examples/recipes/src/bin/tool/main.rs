@@ -28,9 +28,9 @@ struct Options {
 async fn main() -> anyhow::Result<()> {
     let Options { locks, wait, directory } = Options::parse();
     let locks = lock_any::connect(&locks).await?;
-    run_scripts(&locks, wait, &directory).await?;
-    locks.close().await?;
-    Ok(())
+    let done = run_scripts(&locks, wait, &directory).await;
+    locks.close().await?; // also after a failure: an attempt may still be on its way
+    done
 }
 
 /// Waits for the lock, and runs the scripts that have not run yet.
@@ -61,7 +61,8 @@ async fn run_once(script: &Path) -> io::Result<()> {
     if fs::try_exists(&done).await? {
         return Ok(());
     }
-    // If the lock is lost, this future is dropped, and the shell is killed.
+    // If the lock is lost, this future is dropped, and the shell is killed. Programs that it
+    // started go on; `lockctl run` ends its whole process group.
     let status = Command::new("sh").arg(script).kill_on_drop(true).status().await?;
     if !status.success() {
         return Err(io::Error::other(format!("{}: {status}", script.display())));
