@@ -25,12 +25,12 @@
 
 pub mod bugs;
 mod cli;
-mod crew;
-mod desk;
-mod director;
+mod clients;
+mod collector;
 mod draws;
 mod kind;
 mod lines;
+mod nemesis;
 mod outcome;
 pub mod report;
 mod run;
@@ -39,9 +39,9 @@ mod times;
 mod worker;
 
 pub use cli::main;
-pub use desk::Effects;
-pub use director::Around;
+pub use collector::Effects;
 pub use kind::{Kind, Offer, Scope};
+pub use nemesis::Around;
 pub use outcome::{Bound, Outcome, Prompt, Settings, VERDICT};
 pub use run::{Run, on, run};
 pub use times::{Losses, Spread, start_of};

@@ -10,10 +10,10 @@ use lock_core::Takeover;
 use serde::{Deserialize, Serialize};
 
 use crate::bugs::Finding;
-use crate::desk::Effects;
-use crate::director::Around;
+use crate::collector::Effects;
 use crate::kind::Kind;
 use crate::lines;
+use crate::nemesis::Around;
 use crate::times::{Losses, Spread};
 
 /// The version of the verdict: the rules that a run is judged by. A run that passed an older

@@ -11,11 +11,11 @@ use lock_core::{Backend, LockName, Takeover, Wakeup};
 use lock_history::{Assumption, Clock, Header, History, Line, Recorder, Report};
 use tokio::task::JoinSet;
 
-use crate::crew::{Post, Program};
-use crate::desk::{Effects, Office, lock_name};
-use crate::director::Director;
+use crate::clients::{ClientSlot, Program};
+use crate::collector::{Collector, Effects, lock_name};
 use crate::draws;
 use crate::kind::{Kind, Offer};
+use crate::nemesis::Nemesis;
 use crate::outcome::{Outcome, Prompt, Settings, VERDICT};
 use crate::sites::{self, Backing, Site, probe};
 use crate::times;
@@ -107,24 +107,26 @@ pub async fn on(
     until_ready(&*site, &url, backing).await?;
     let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
-    let office = Office::new(recorder.clone(), locks(&*site, settings));
-    let director = Arc::new(Director::new(&office, &site, &operator, settings, breaks_all));
+    let collector = Collector::new(recorder.clone(), locks(&*site, settings));
+    let nemesis = Arc::new(Nemesis::new(&collector, &site, &operator, settings, breaks_all));
 
     let mut failures = Vec::new();
-    let posts =
-        tokio::task::block_in_place(|| crew(&*site, backing, seed, settings, &office, &mut rng))?;
+    let slots = tokio::task::block_in_place(|| {
+        start_clients(&*site, backing, seed, settings, &collector, &mut rng)
+    })?;
     let began = Moment::now();
-    let posts = play(&director, posts, &mut rng, &mut failures).await;
+    let slots = play(&nemesis, slots, &mut rng, &mut failures).await;
     let played = Moment::now().saturating_since(began);
-    tokio::task::block_in_place(|| dismiss(posts, &mut failures));
+    tokio::task::block_in_place(|| dismiss(slots, &mut failures));
     look_what_is_left(&*site, &*operator, &recorder, &header).await;
 
-    let stage = Stage { site, operator, backing, seed, settings, breaks_all, header, started };
-    verdict(stage, &office, &director, played, failures).await
+    let context =
+        RunContext { site, operator, backing, seed, settings, breaks_all, header, started };
+    verdict(context, &collector, &nemesis, played, failures).await
 }
 
 /// What a run is played on.
-struct Stage<'a> {
+struct RunContext<'a> {
     site: Arc<dyn Site>,
     operator: Arc<dyn Backend>,
     backing: &'a Backing,
@@ -137,20 +139,21 @@ struct Stage<'a> {
 
 /// What came of it.
 async fn verdict(
-    stage: Stage<'_>,
-    office: &Office,
-    director: &Director,
+    context: RunContext<'_>,
+    collector: &Collector,
+    nemesis: &Nemesis,
     played: Duration,
     mut failures: Vec<String>,
 ) -> io::Result<Run> {
-    let Stage { site, operator, backing, seed, settings, breaks_all, header, started } = stage;
-    let lines = office.recorder().lines();
+    let RunContext { site, operator, backing, seed, settings, breaks_all, header, started } =
+        context;
+    let lines = collector.recorder().lines();
     let history = History::new(lines.iter().cloned()).map_err(io::Error::other)?;
-    let effects = office.effects();
+    let effects = collector.effects();
     let judged = Moment::now();
     let report = lock_history::check(&history);
     failures.extend(what_failed(&report, &effects));
-    let draws = draws::of(&lines, office.deeds());
+    let draws = draws::of(&lines, collector.deeds());
     let caps = operator.capabilities();
     let verbs = draws::verbs(&caps, draws::by_lockctl(backing.name, &*site));
     failures.extend(draws::missing(&draws, report.grants as u64, settings, &verbs));
@@ -175,8 +178,8 @@ async fn verdict(
         unexplained,
         waits: report.waits,
         judged_waits: report.judged_waits,
-        around: director.around().await,
-        missed: director.missed().await,
+        around: nemesis.around().await,
+        missed: nemesis.missed().await,
         refused_kinds: refused_kinds(&*site),
         refused_verbs: draws::refused(&verbs),
         draws,
@@ -354,16 +357,16 @@ fn header(
     header
 }
 
-fn crew(
+fn start_clients(
     site: &dyn Site,
     backing: &Backing,
     seed: u64,
     settings: &Settings,
-    office: &Arc<Office>,
+    collector: &Arc<Collector>,
     rng: &mut Rng,
-) -> io::Result<Vec<Post>> {
+) -> io::Result<Vec<ClientSlot>> {
     let terms = site.terms();
-    let mut posts = Vec::new();
+    let mut slots = Vec::new();
     for number in 0..settings.clients {
         let duty = Duty {
             run: format!("campaign {}", backing.name),
@@ -386,33 +389,33 @@ fn crew(
             None => Program::Process { backing: backing.name.to_owned() },
         };
         let with_clock = site.offer(Kind::ClientClockStepped).is_there();
-        let mut post = Post::new(number, duty, office, site, program, with_clock)?;
-        post.start()?;
-        posts.push(post);
+        let mut slot = ClientSlot::new(number, duty, collector, site, program, with_clock)?;
+        slot.start()?;
+        slots.push(slot);
     }
-    for post in &posts {
-        post.ready()?;
+    for slot in &slots {
+        slot.ready()?;
     }
-    Ok(posts)
+    Ok(slots)
 }
 
 /// Faults, until there have been enough of them.
 async fn play(
-    director: &Arc<Director>,
-    posts: Vec<Post>,
+    nemesis: &Arc<Nemesis>,
+    slots: Vec<ClientSlot>,
     rng: &mut Rng,
     failures: &mut Vec<String>,
-) -> Vec<Post> {
+) -> Vec<ClientSlot> {
     let (mut lanes, mut back) = (JoinSet::new(), Vec::new());
-    for post in posts {
-        lanes.spawn(Arc::clone(director).haunt(post, rng.fork()));
+    for slot in slots {
+        lanes.spawn(Arc::clone(nemesis).haunt(slot, rng.fork()));
     }
-    let shared = tokio::spawn(Arc::clone(director).shake(rng.fork()));
+    let shared = tokio::spawn(Arc::clone(nemesis).shake(rng.fork()));
     while let Some(lane) = lanes.join_next().await {
         match lane {
-            Ok((post, ended)) => {
+            Ok((slot, ended)) => {
                 failures.extend(ended.err());
-                back.push(post);
+                back.push(slot);
             }
             Err(error) => failures.push(format!("a lane of faults has panicked: {error}")),
         }
@@ -425,14 +428,14 @@ async fn play(
 }
 
 /// All clients end in their own time.
-fn dismiss(mut posts: Vec<Post>, failures: &mut Vec<String>) {
+fn dismiss(mut slots: Vec<ClientSlot>, failures: &mut Vec<String>) {
     let mut check = |result: io::Result<()>| failures.extend(result.err().map(|e| e.to_string()));
-    for post in &posts {
-        check(post.order(&Order::Quit));
+    for slot in &slots {
+        check(slot.order(&Order::Quit));
     }
     let deadline = Moment::now() + QUIT_WITHIN;
-    for post in &mut posts {
-        check(post.quit(deadline.remaining()));
+    for slot in &mut slots {
+        check(slot.quit(deadline.remaining()));
     }
 }
 

@@ -23,15 +23,15 @@ fn a_client_in_which_a_task_panics_is_gone_at_once() {
         "locks": 0,
         "tasks": 1, "draw": 1, "calls": false, "bug": null,
     });
-    let (mut desk, its_desk) = UnixStream::pair().unwrap();
+    let (mut link, its_desk) = UnixStream::pair().unwrap();
     let (_orders, its_orders) = UnixStream::pair().unwrap();
     let mut client = Command::new(env!("CARGO_BIN_EXE_lock-campaign"));
     client.args(["client", "file", &duty.to_string()]);
     client.stdin(OwnedFd::from(its_orders)).stdout(OwnedFd::from(its_desk)).stderr(Stdio::piped());
     let mut child = client.spawn().expect("a client can be started");
     drop(client);
-    desk.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let ended = desk.read_to_end(&mut Vec::new());
+    link.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let ended = link.read_to_end(&mut Vec::new());
     if ended.is_err() {
         child.kill().unwrap();
     }

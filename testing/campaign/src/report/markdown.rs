@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::sums::{Sum, sums};
+use super::totals::{Total, totals};
 use super::{bound, nanos, of_code, ranges, short};
 use crate::bugs::Finding;
 use crate::draws;
@@ -35,7 +35,7 @@ const PICTURES: &str = "\n![Updates lost with and without a check of fencing tok
 /// The summary.
 #[must_use]
 pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
-    let sums = sums(outcomes);
+    let totals = totals(outcomes);
     let mut text = "# The fault campaign\n\n\
         Made by `lock-campaign report`; the last section has the commands. Client processes take locks on real servers and\n\
         write, under each lock, to two counters: one that checks fencing tokens and one that does not. Meanwhile they are\n\
@@ -47,36 +47,36 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
         | backend | runs | clean | verdict | time | operations | grants | faults | kinds | losses told | failed without a fault | waits judged |\n\
         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
-    for sum in &sums {
+    for total in &totals {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {:.0} s | {} | {} | {} | {} | {} | {} | {} |",
-            sum.backend,
-            sum.outcomes.len(),
-            sum.clean(),
-            sum.verdicts(),
-            sum.took.as_secs_f64(),
-            sum.operations,
-            sum.grants,
-            sum.faults,
-            sum.around.len(),
-            sum.losses.told,
-            sum.failed(),
-            sum.waits_judged()
+            total.backend,
+            total.outcomes.len(),
+            total.clean(),
+            total.verdicts(),
+            total.took.as_secs_f64(),
+            total.operations,
+            total.grants,
+            total.faults,
+            total.around.len(),
+            total.losses.told,
+            total.failed(),
+            total.waits_judged()
         );
     }
     text += WHAT_IS_COUNTED;
-    text += &fences(&sums);
-    text += &times(&sums);
-    text += &standstills(&sums);
-    text += &faults(&sums);
-    text += &draw_table(&sums);
-    text += &unclean(&sums);
+    text += &fences(&totals);
+    text += &times(&totals);
+    text += &standstills(&totals);
+    text += &faults(&totals);
+    text += &draw_table(&totals);
+    text += &unclean(&totals);
     text += &bugs(findings);
     text += "\n## Commands\n\n";
-    for sum in &sums {
-        for (origin, seeds) in sum.by_settings() {
-            let command = sum.command(origin.settings);
+    for total in &totals {
+        for (origin, seeds) in total.by_settings() {
+            let command = total.command(origin.settings);
             let _ = writeln!(text, "* seeds {}{}: `{command}`", ranges(&seeds), of_code(origin));
         }
     }
@@ -86,7 +86,7 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     text
 }
 
-fn fences(sums: &[Sum<'_>]) -> String {
+fn fences(totals: &[Total<'_>]) -> String {
     let mut text = "\n## What fences buy\n\n\
         Each write puts back, one higher, what was read under the same lock, some of them late. An *overlap* is two claims of\n\
         one lock at once: there must be none, unless the first of them may have had the lock when what exclusion rests on\n\
@@ -95,25 +95,25 @@ fn fences(sums: &[Sum<'_>]) -> String {
         | backend | lost without fences | lost with fences | refused by fences | pairs that overlapped | claims at risk |\n\
         |---|--:|--:|--:|--:|--:|\n"
         .to_owned();
-    for sum in sums {
-        let effects = &sum.effects;
+    for total in totals {
+        let effects = &total.effects;
         let _ = writeln!(
             text,
             "| {} | {} of {} | {} of {} | {} | {} | {} |",
-            sum.backend,
+            total.backend,
             effects.unfenced_lost,
             effects.unfenced_writes,
             effects.fenced_lost,
             effects.fenced_writes,
             effects.refused,
-            sum.excused_overlaps,
-            sum.claims_at_risk
+            total.excused_overlaps,
+            total.claims_at_risk
         );
     }
     text + PICTURES
 }
 
-fn times(sums: &[Sum<'_>]) -> String {
+fn times(totals: &[Total<'_>]) -> String {
     let mut text = "\n## Times\n\n\
         Each cell has the median, the 99th percentile, the maximum and the count. *Takeover* is from the fault that ended a\n\
         holder to the next holder, *loss* from the notification of a loss to the next grant, *hand-off* from a release to the\n\
@@ -132,19 +132,19 @@ fn times(sums: &[Sum<'_>]) -> String {
             nanos(spread.most)
         ),
     };
-    for sum in sums {
-        let last = sum.last();
+    for total in totals {
+        let last = total.last();
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {} |",
-            sum.backend,
-            figures(&sum.takeovers),
+            total.backend,
+            figures(&total.takeovers),
             bound(last.takeover, last.lease).1,
             last.allowed().map_or_else(|| "–".to_owned(), short),
-            figures(&sum.losses.before_next),
-            sum.losses.after_next.count,
-            figures(&sum.hand_offs),
-            sum.promptness()
+            figures(&total.losses.before_next),
+            total.losses.after_next.count,
+            figures(&total.hand_offs),
+            total.promptness()
         );
     }
     text += "\nBeyond the declared bounds the verdict allows six seconds and the bound of a call, for the load of the machine. Where\n\
@@ -159,8 +159,8 @@ fn times(sums: &[Sum<'_>]) -> String {
     text
 }
 
-fn standstills(sums: &[Sum<'_>]) -> String {
-    if sums.iter().all(|sum| sum.standstills.is_empty()) {
+fn standstills(totals: &[Total<'_>]) -> String {
+    if totals.iter().all(|total| total.standstills.is_empty()) {
         return String::new();
     }
     let mut text = "\n## Standstill\n\n\
@@ -172,13 +172,13 @@ fn standstills(sums: &[Sum<'_>]) -> String {
         | backend | fault | how many | half below | longest | promised | allowed for load |\n\
         |---|---|--:|--:|--:|--:|--:|\n"
         .to_owned();
-    for sum in sums {
-        let Some([promised, load]) = sum.resumes else { continue };
-        for (what, longest) in &sum.standstills {
+    for total in totals {
+        let Some([promised, load]) = total.resumes else { continue };
+        for (what, longest) in &total.standstills {
             let _ = writeln!(
                 text,
                 "| {} | {what} | {} | {} | {} | {} | {} |",
-                sum.backend,
+                total.backend,
                 longest.count,
                 short(longest.percentile(50)),
                 nanos(longest.most),
@@ -190,41 +190,41 @@ fn standstills(sums: &[Sum<'_>]) -> String {
     text
 }
 
-fn faults(sums: &[Sum<'_>]) -> String {
+fn faults(totals: &[Total<'_>]) -> String {
     let mut text = "\n## Faults\n\n\
         How often; and the grants while they lasted. Before and after each single one there were at least as many as the\n\
         run asks for, and since the second verdict some of the client or the locks that it hit, or it would have failed.\n\
         `–`: not with this backend; why stands below the table.\n\n| kind |"
         .to_owned();
-    for sum in sums {
-        let _ = write!(text, " {} |", sum.backend);
+    for total in totals {
+        let _ = write!(text, " {} |", total.backend);
     }
     text += "\n|---|";
-    text += &"--:|".repeat(sums.len());
+    text += &"--:|".repeat(totals.len());
     text += "\n";
     for kind in crate::Kind::ALL {
-        if !sums.iter().any(|sum| sum.around.contains_key(&kind)) {
+        if !totals.iter().any(|total| total.around.contains_key(&kind)) {
             continue;
         }
         let _ = write!(text, "| {} |", kind.what());
-        for sum in sums {
-            let _ = match sum.around.get(&kind) {
+        for total in totals {
+            let _ = match total.around.get(&kind) {
                 Some(around) => write!(text, " {}; {} |", around.faults, around.during),
-                None if sum.last().refused_kinds.contains_key(&kind) => write!(text, " – |"),
+                None if total.last().refused_kinds.contains_key(&kind) => write!(text, " – |"),
                 None => write!(text, " 0 |"),
             };
         }
         text += "\n";
     }
-    for sum in sums {
-        let refused = &sum.last().refused_kinds;
-        text += &not_with(sum, refused.iter().map(|(kind, why)| (kind.name(), why)));
+    for total in totals {
+        let refused = &total.last().refused_kinds;
+        text += &not_with(total, refused.iter().map(|(kind, why)| (kind.name(), why)));
     }
     text
 }
 
 /// Lists the kinds or verbs that a backend cannot have, by reason.
-fn not_with<'a>(sum: &Sum<'_>, refused: impl Iterator<Item = (String, &'a String)>) -> String {
+fn not_with<'a>(total: &Total<'_>, refused: impl Iterator<Item = (String, &'a String)>) -> String {
     let mut reasons: Vec<(&String, Vec<String>)> = Vec::new();
     for (what, why) in refused {
         match reasons.iter_mut().find(|(reason, _)| *reason == why) {
@@ -235,15 +235,15 @@ fn not_with<'a>(sum: &Sum<'_>, refused: impl Iterator<Item = (String, &'a String
     if reasons.is_empty() {
         return String::new();
     }
-    let mut text = format!("\nNot with {}:\n", sum.backend);
+    let mut text = format!("\nNot with {}:\n", total.backend);
     for (why, whats) in reasons {
         let _ = writeln!(text, "* {}: {why}", whats.join(", "));
     }
     text
 }
 
-fn draw_table(sums: &[Sum<'_>]) -> String {
-    let counted: Vec<_> = sums.iter().filter(|sum| sum.drawn_grants > 0).collect();
+fn draw_table(totals: &[Total<'_>]) -> String {
+    let counted: Vec<_> = totals.iter().filter(|total| total.drawn_grants > 0).collect();
     if counted.is_empty() {
         return String::new();
     }
@@ -252,33 +252,33 @@ fn draw_table(sums: &[Sum<'_>]) -> String {
         default length in which a verb that the backend has comes less than once is not clean. `–`: not with this backend; why\n\
         stands below the table.\n\n| draw |"
         .to_owned();
-    let verbs: BTreeSet<&String> = counted.iter().flat_map(|sum| sum.draws.keys()).collect();
-    for sum in &counted {
-        let _ = write!(text, " {} |", sum.backend);
+    let verbs: BTreeSet<&String> = counted.iter().flat_map(|total| total.draws.keys()).collect();
+    for total in &counted {
+        let _ = write!(text, " {} |", total.backend);
     }
     text += "\n|---|";
     text += &"--:|".repeat(counted.len());
     text += "\n";
     for verb in verbs {
         let _ = write!(text, "| {verb} |");
-        for sum in &counted {
-            let rate = match sum.draws.get(verb) {
-                None if sum.last().refused_verbs.contains_key(verb) => "–".to_owned(),
-                count => draws::rate(count.copied().unwrap_or(0), sum.drawn_grants),
+        for total in &counted {
+            let rate = match total.draws.get(verb) {
+                None if total.last().refused_verbs.contains_key(verb) => "–".to_owned(),
+                count => draws::rate(count.copied().unwrap_or(0), total.drawn_grants),
             };
             let _ = write!(text, " {rate} |");
         }
         text += "\n";
     }
-    for sum in counted {
-        let refused = &sum.last().refused_verbs;
-        text += &not_with(sum, refused.iter().map(|(verb, why)| (verb.clone(), why)));
+    for total in counted {
+        let refused = &total.last().refused_verbs;
+        text += &not_with(total, refused.iter().map(|(verb, why)| (verb.clone(), why)));
     }
     text
 }
 
-fn unclean(sums: &[Sum<'_>]) -> String {
-    let outcomes = sums.iter().flat_map(|sum| &sum.outcomes);
+fn unclean(totals: &[Total<'_>]) -> String {
+    let outcomes = totals.iter().flat_map(|total| &total.outcomes);
     let unclean: Vec<_> = outcomes.filter(|outcome| !outcome.is_clean()).collect();
     if unclean.is_empty() {
         return String::new();

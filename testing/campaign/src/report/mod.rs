@@ -1,7 +1,7 @@
 //! What a reader sees of results.
 
 mod markdown;
-mod sums;
+mod totals;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub use markdown::markdown;
 
 use crate::draws;
 use crate::outcome::{Bound, Outcome, Prompt};
-use sums::Origin;
+use totals::Origin;
 
 /// A run in one line.
 #[must_use]

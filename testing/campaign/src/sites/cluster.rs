@@ -11,7 +11,7 @@ use test_servers::{Persistence, RedisCluster, RedisOptions};
 
 use super::redis::deleted;
 use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
-use crate::desk::lock_name;
+use crate::collector::lock_name;
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "cluster", start, connect };

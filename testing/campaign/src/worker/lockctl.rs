@@ -15,8 +15,8 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use super::player::{Player, gives_up};
-use crate::desk::lock_name;
+use super::workload::{Workload, gives_up};
+use crate::collector::lock_name;
 
 /// The exit status of lockctl if the lock is taken.
 const CONTENDED: i32 = 75;
@@ -35,7 +35,7 @@ struct Acquired {
     expires_in_ms: u64,
 }
 
-impl Player {
+impl Workload {
     /// Takes the lock with `lockctl run`, works under it, and ends the command.
     pub(super) async fn run_by_lockctl(&mut self, number: usize) {
         let name = lock_name(number);
@@ -54,7 +54,7 @@ impl Player {
         }
         let fence = said.trim().parse().ok();
         let id = pending.ok_grant(fence, Some(asked));
-        self.desk.did("lockctl-run");
+        self.link.did("lockctl-run");
 
         let read = self.read(&name, fence);
         sleep(self.hold_for(false)).await;
@@ -89,7 +89,7 @@ impl Player {
         let until = asked + expires_in_ms * 1_000_000;
         let fence = fencing_token.and_then(|token| token.parse().ok());
         let id = pending.ok_grant(fence, Some(until));
-        self.desk.did("lockctl-acquire");
+        self.link.did("lockctl-acquire");
         let name = LockName::new(name).expect("a good name");
         let owner = owner.parse().expect("lockctl prints an owner");
         Some((Detached::new(name, owner, self.duty.ttl), id))
@@ -101,7 +101,7 @@ impl Player {
         release.env("LOCK_OWNER", detached.owner.expose()).arg(detached.name.as_str());
         let pending = self.client.invoke_on(Op::Release, id);
         released(pending, release.output().await);
-        self.desk.did("lockctl-release");
+        self.link.did("lockctl-release");
     }
 
     /// Draws whether a call tries or waits. A wait has a bound on locks whose waiters may cancel.

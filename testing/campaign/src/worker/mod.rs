@@ -3,10 +3,10 @@
 //! It is a process that the campaign can stop and kill or, where the locks are in memory, a thread
 //! with a runtime of its own.
 
+mod ambient_faults;
 mod lockctl;
-mod player;
-mod soloist;
-mod weather;
+mod probe;
+mod workload;
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -25,13 +25,13 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use crate::bugs;
-use crate::desk::{Desk, orders};
+use crate::collector::{CollectorLink, orders};
 use crate::kind::Kind;
 use crate::sites::Connecting;
-use player::Player;
-pub(crate) use player::can_detach;
-use soloist::Cue;
-use weather::Weather;
+use ambient_faults::AmbientFaults;
+use probe::Cue;
+use workload::Workload;
+pub(crate) use workload::can_detach;
 
 /// How long a client tries to reach its server before it gives up.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
@@ -126,19 +126,19 @@ impl Order {
 struct State {
     quits: AtomicBool,
     short: AtomicBool,
-    weather: Weather,
+    ambient_faults: AmbientFaults,
 }
 
-/// The life of a process: its desk is its standard output, its orders are its standard input.
+/// The life of a process: its link is its standard output, its orders are its standard input.
 pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> Connecting<'a>) {
     use std::os::fd::AsFd;
 
     end_with_any_panic();
-    let desk = std::io::stdout().as_fd().try_clone_to_owned().expect("it has a standard output");
-    let desk = Desk::new(UnixStream::from(desk)).expect("its standard output is a socket");
+    let link = std::io::stdout().as_fd().try_clone_to_owned().expect("it has a standard output");
+    let link = CollectorLink::new(UnixStream::from(link)).expect("its standard output is a socket");
     let runtime = runtime();
     let backend = runtime.block_on(reach(&duty.url, connect)).unwrap_or_else(|e| panic!("{e}"));
-    runtime.block_on(live(duty, backend, None, desk, std::io::stdin()));
+    runtime.block_on(live(duty, backend, None, link, std::io::stdin()));
     // Whatever is left of it, the campaign does not wait for.
     runtime.shutdown_background();
 }
@@ -153,13 +153,13 @@ fn end_with_any_panic() {
 }
 
 /// The life of a thread.
-pub(crate) fn thread(duty: Duty, backend: Arc<dyn Backend>, desk: UnixStream, orders: UnixStream) {
-    let desk = Desk::new(desk).expect("a socket can be cloned");
+pub(crate) fn thread(duty: Duty, backend: Arc<dyn Backend>, link: UnixStream, orders: UnixStream) {
+    let link = CollectorLink::new(link).expect("a socket can be cloned");
     let runtime = runtime();
     // A thread of the locker's own would let go what the dead held.
     let executor = Executor::of(runtime.handle().clone());
-    runtime.block_on(live(duty, backend, Some(executor), desk.clone(), orders));
-    desk.shut();
+    runtime.block_on(live(duty, backend, Some(executor), link.clone(), orders));
+    link.shut();
     runtime.shutdown_background();
 }
 
@@ -187,16 +187,17 @@ async fn live(
     duty: Duty,
     mut backend: Arc<dyn Backend>,
     executor: Option<Executor>,
-    desk: Desk,
+    link: CollectorLink,
     told: impl Read + Send + 'static,
 ) {
     let mut rng = Rng::with_seed(duty.draw);
     let (quits, short) = (AtomicBool::new(false), AtomicBool::new(false));
-    let weather = Weather::new(rng.fork());
-    let state = Arc::new(State { quits, short, weather });
+    let ambient_faults = AmbientFaults::new(rng.fork());
+    let state = Arc::new(State { quits, short, ambient_faults });
     if duty.calls {
         let state = Arc::clone(&state);
-        backend = Arc::new(FaultInjector::new(backend, move |call| state.weather.over(call)));
+        backend =
+            Arc::new(FaultInjector::new(backend, move |call| state.ambient_faults.over(call)));
     }
     if let Some(bug) = &duty.bug {
         backend = bugs::plant(bug, backend).await.unwrap_or_else(|error| panic!("{error}"));
@@ -210,29 +211,29 @@ async fn live(
         Some(executor) => locks.executor(executor).build(),
         None => locks.build(),
     };
-    let recorder = Recorder::joining(Clock::raw(), &duty.run, duty.seed, desk.clone());
+    let recorder = Recorder::joining(Clock::raw(), &duty.run, duty.seed, link.clone());
     let mut players = JoinSet::new();
     for task in 0..duty.tasks {
         let client = recorder.client(format!("{}/t{task}", duty.host));
-        let (state, desk) = (Arc::clone(&state), desk.clone());
-        let player = Player::new(client, rng.fork(), desk, state, duty.clone());
-        players.spawn(player.play(locks.clone()));
+        let (state, link) = (Arc::clone(&state), link.clone());
+        let workload = Workload::new(client, rng.fork(), link, state, duty.clone());
+        players.spawn(workload.play(locks.clone()));
     }
     let client = recorder.client(format!("{}/solo", duty.host));
-    let soloist = Player::new(client, rng.fork(), desk.clone(), Arc::clone(&state), duty);
+    let probe = Workload::new(client, rng.fork(), link.clone(), Arc::clone(&state), duty);
     let (cue, cues) = unbounded_channel();
-    players.spawn(soloist.play_solo(locks.clone(), cues));
-    desk.says("ready");
+    players.spawn(probe.run_probe(locks.clone(), cues));
+    link.says("ready");
     let ended = async {
-        while let Some(player) = players.join_next().await {
-            player.expect("a player does not panic");
+        while let Some(workload) = players.join_next().await {
+            workload.expect("a workload does not panic");
         }
         // What cannot be let go now ends with its lease.
         let _ = locks.close().await;
     };
     tokio::select! {
         () = ended => {}
-        () = obey(&state, &desk, told, cue) => {}
+        () = obey(&state, &link, told, cue) => {}
     }
 }
 
@@ -240,7 +241,7 @@ async fn live(
 /// From then on it says nothing, as the dead do.
 async fn obey(
     state: &State,
-    desk: &Desk,
+    link: &CollectorLink,
     told: impl Read + Send + 'static,
     cue: UnboundedSender<Cue>,
 ) {
@@ -257,13 +258,13 @@ async fn obey(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Freeze => {
-                desk.says("frozen");
+                link.says("frozen");
                 let _ = thawed.recv();
-                desk.says("thawed");
+                link.says("thawed");
             }
             Order::Thaw => {}
-            Order::Disturb(kind, rate, by) => state.weather.set(Some((kind, rate, by))),
-            Order::Calm => state.weather.set(None),
+            Order::Disturb(kind, rate, by) => state.ambient_faults.set(Some((kind, rate, by))),
+            Order::Calm => state.ambient_faults.set(None),
             Order::Short(yes) => state.short.store(yes, Ordering::SeqCst),
             Order::Hold(lock, renewed) => pass_on(cue.as_ref(), Cue::Hold { lock, renewed }),
             Order::ReleaseMode => pass_on(cue.as_ref(), Cue::ReleaseMode),
@@ -273,11 +274,11 @@ async fn obey(
             }
             Order::Die => break,
         }
-        if !desk.is_open() {
+        if !link.is_open() {
             break;
         }
     }
-    desk.shut();
+    link.shut();
 }
 
 fn pass_on(to: Option<&UnboundedSender<Cue>>, cue: Cue) {

@@ -10,7 +10,7 @@ use lock_core::faults::{Call, Injection, Verb};
 use crate::kind::Kind;
 
 #[derive(Debug)]
-pub(super) struct Weather(Mutex<Inner>);
+pub(super) struct AmbientFaults(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -18,7 +18,7 @@ struct Inner {
     now: Option<(Kind, u32, Duration)>,
 }
 
-impl Weather {
+impl AmbientFaults {
     pub(super) fn new(rng: Rng) -> Self {
         Self(Mutex::new(Inner { rng, now: None }))
     }

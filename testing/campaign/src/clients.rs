@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use test_servers::{Clock, has_stopped, spawn_bound};
 
-use crate::desk::Office;
+use crate::collector::Collector;
 use crate::sites::Site;
 use crate::worker::{self, Duty, Order};
 
@@ -34,13 +34,13 @@ const STOPS_WITHIN: Duration = Duration::from_millis(100);
 /// How long a child may take from its fork to its exec.
 const EXECS_WITHIN: Duration = Duration::from_millis(10);
 
-/// One place in the crew: who has it may be killed, and the next one takes it.
-pub(crate) struct Post {
+/// One place in the clients: who has it may be killed, and the next one takes it.
+pub(crate) struct ClientSlot {
     number: usize,
     /// How many have had this place.
     turn: u64,
     duty: Duty,
-    office: Arc<Office>,
+    collector: Arc<Collector>,
     program: Program,
     /// Its ways to the servers.
     pub(crate) lines: Vec<Proxy>,
@@ -70,18 +70,18 @@ enum Body {
     Thread(JoinHandle<()>),
 }
 
-impl fmt::Debug for Post {
+impl fmt::Debug for ClientSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Post({}.{})", self.number, self.turn)
+        write!(f, "ClientSlot({}.{})", self.number, self.turn)
     }
 }
 
-impl Post {
+impl ClientSlot {
     /// A place with ways of its own to the servers of `site`, and nobody there yet.
     pub(crate) fn new(
         number: usize,
         duty: Duty,
-        office: &Arc<Office>,
+        collector: &Arc<Collector>,
         site: &dyn Site,
         program: Program,
         with_clock: bool,
@@ -90,8 +90,8 @@ impl Post {
         let through: Vec<SocketAddr> = lines.iter().map(Proxy::addr).collect();
         let duty = Duty { url: site.url(&through), ..duty };
         let clock = with_clock.then(Clock::new).transpose().map_err(io::Error::other)?;
-        let office = Arc::clone(office);
-        Ok(Self { number, turn: 0, duty, office, program, lines, clock, client: None })
+        let collector = Arc::clone(collector);
+        Ok(Self { number, turn: 0, duty, collector, program, lines, clock, client: None })
     }
 
     /// The name of the place: that of each who has it begins with it.
@@ -114,7 +114,7 @@ impl Post {
         let host = format!("p{}.{}", self.number, self.turn);
         let draw = self.duty.draw.wrapping_add(self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let duty = Duty { host: host.clone(), draw, ..self.duty.clone() };
-        let (desk, its_desk) = UnixStream::pair()?;
+        let (link, its_desk) = UnixStream::pair()?;
         let (orders, its_orders) = UnixStream::pair()?;
         let (say, said) = mpsc::channel();
         let body = match &self.program {
@@ -138,7 +138,7 @@ impl Post {
                 Body::Process(child.map_err(io::Error::other)?)
             }
         };
-        let served = self.office.serve(desk, say);
+        let served = self.collector.serve(link, say);
         self.client = Some(Client { host, body, orders, said, served });
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Post {
         let Some(client) = self.client.take() else { return Ok(()) };
         let host = client.host.clone();
         let ended = client.has_ended(|status| status.signal() == Some(Signal::SIGKILL as i32));
-        self.office.traffic.is_gone(&host);
+        self.collector.traffic.is_gone(&host);
         ended
     }
 
@@ -240,7 +240,7 @@ impl Post {
         let Some(client) = self.client.take() else { return Ok(()) };
         let late = || io::Error::other(format!("{} does not end", client.host));
         match client.said.recv_timeout(within) {
-            // Its desk has been left: nobody can say anything there any more.
+            // Its link has been left: nobody can say anything there any more.
             Err(mpsc::RecvTimeoutError::Disconnected) => client.has_ended(ExitStatus::success),
             _ => {
                 let late = late();
@@ -265,7 +265,7 @@ impl Client {
             }
             Body::Thread(thread) => thread.join().is_err().then(|| "it has panicked".to_owned()),
         };
-        self.served.join().map_err(|_| io::Error::other("a desk has panicked"))??;
+        self.served.join().map_err(|_| io::Error::other("a link has panicked"))??;
         match wrong {
             Some(how) => Err(io::Error::other(format!("{} has ended by itself: {how}", self.host))),
             None => Ok(()),
@@ -273,7 +273,7 @@ impl Client {
     }
 }
 
-impl Drop for Post {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         // What is left of a run that failed.
         let _ = self.kill();

@@ -11,33 +11,33 @@ use lock_history::Trouble;
 use test_servers::Step;
 use tokio::task::block_in_place;
 
-use super::{Director, Failure, over, text};
-use crate::crew::Post;
+use super::{Failure, Nemesis, over, text};
+use crate::clients::ClientSlot;
 use crate::kind::{Kind, Scope};
 use crate::worker::Order;
 
-impl Director {
+impl Nemesis {
     /// Returns whether anything was hit.
     pub(super) async fn hit_client(
         &self,
         kind: Kind,
         rng: &mut Rng,
-        post: &mut Post,
+        slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
         if kind.is_aimed() {
-            return self.hit_in_the_act(kind, rng, post).await;
+            return self.hit_in_the_act(kind, rng, slot).await;
         }
         let span = self.span(rng);
-        let some = self.some_ways(kind, rng, post);
+        let some = self.some_ways(kind, rng, slot);
         let what = match kind {
             Kind::ClientKilled => Trouble::Kill,
             Kind::ClientStopped => Trouble::Stop,
             Kind::ClientStarved => Trouble::Starve,
-            Kind::BlackHole if some.len() == post.lines.len() => Trouble::Partition,
+            Kind::BlackHole if some.len() == slot.lines.len() => Trouble::Partition,
             Kind::CallsCutOff => Trouble::Partition,
             other => Trouble::Other(other.name()),
         };
-        let host = post.host().to_owned();
+        let host = slot.host().to_owned();
         let fault = self.recorder().fault(what).process(&host);
         // Who is right asks no wall clock, and does not mind that leases end which it does not
         // renew.
@@ -46,13 +46,13 @@ impl Director {
         let mut hit = true;
         match kind {
             Kind::ClientKilled => {
-                self.kill(span / 4, post).await?;
+                self.kill(span / 4, slot).await?;
                 // The dead stay dead: who comes next has another name.
                 return Ok(true);
             }
-            Kind::ClientStopped | Kind::ClientStarved => self.silence(kind, span, post).await?,
+            Kind::ClientStopped | Kind::ClientStarved => self.silence(kind, span, slot).await?,
             Kind::ClientClockStepped => {
-                let clock = post.clock().ok_or("its clock is the system's")?;
+                let clock = slot.clock().ok_or("its clock is the system's")?;
                 let hour = Duration::from_secs(3600);
                 let (there, back) = match rng.bool() {
                     true => (Step::Forward(hour), Step::Back(hour)),
@@ -64,16 +64,16 @@ impl Director {
                 lasted?;
             }
             Kind::ShortLeases => {
-                post.order(&Order::Short(true)).map_err(text)?;
+                slot.order(&Order::Short(true)).map_err(text)?;
                 self.last(Scope::Client, span * 2).await?;
-                post.order(&Order::Short(false)).map_err(text)?;
+                slot.order(&Order::Short(false)).map_err(text)?;
             }
             kind if kind.is_in_calls() => {
                 let by = self.terms.ttl.mul_f64(1.5 * rng.f64());
                 let order = Order::Disturb(kind, rng.u32(50..600), by);
-                post.order(&order).map_err(text)?;
+                slot.order(&order).map_err(text)?;
                 let lasted = self.last_for(&host, span).await;
-                post.order(&Order::Calm).map_err(text)?;
+                slot.order(&Order::Calm).map_err(text)?;
                 lasted?;
             }
             kind => hit = self.disturb_lines(kind, span, rng, (&host, some)).await?,
@@ -84,20 +84,20 @@ impl Director {
 
     /// Where there are ways to servers that know nothing of each other, some of them, as often as
     /// all.
-    fn some_ways<'a>(&self, kind: Kind, rng: &mut Rng, post: &'a Post) -> &'a [Proxy] {
-        let all = post.lines.len();
+    fn some_ways<'a>(&self, kind: Kind, rng: &mut Rng, slot: &'a ClientSlot) -> &'a [Proxy] {
+        let all = slot.lines.len();
         if self.site.ways().len() < 2 || !kind.is_in_network() || rng.bool() {
-            return &post.lines;
+            return &slot.lines;
         }
         let from = rng.usize(..all);
-        &post.lines[from..rng.usize(from + 1..=all)]
+        &slot.lines[from..rng.usize(from + 1..=all)]
     }
 
     /// Kills the client, and starts another one in its place after a while.
-    pub(super) async fn kill(&self, span: Duration, post: &mut Post) -> Result<(), Failure> {
-        block_in_place(|| post.kill()).map_err(text)?;
+    pub(super) async fn kill(&self, span: Duration, slot: &mut ClientSlot) -> Result<(), Failure> {
+        block_in_place(|| slot.kill()).map_err(text)?;
         self.last(Scope::Client, span).await?;
-        block_in_place(|| post.start().and_then(|()| post.ready())).map_err(text)
+        block_in_place(|| slot.start().and_then(|()| slot.ready())).map_err(text)
     }
 
     /// The client does nothing for a while.
@@ -105,12 +105,12 @@ impl Director {
         &self,
         kind: Kind,
         span: Duration,
-        post: &mut Post,
+        slot: &mut ClientSlot,
     ) -> Result<(), Failure> {
         let starves = kind == Kind::ClientStarved;
-        block_in_place(|| if starves { post.freeze() } else { post.stop() }).map_err(text)?;
+        block_in_place(|| if starves { slot.freeze() } else { slot.stop() }).map_err(text)?;
         let lasted = self.last(Scope::Client, span).await;
-        block_in_place(|| if starves { post.thaw() } else { post.cont() }).map_err(text)?;
+        block_in_place(|| if starves { slot.thaw() } else { slot.cont() }).map_err(text)?;
         lasted
     }
 

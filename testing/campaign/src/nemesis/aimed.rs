@@ -14,9 +14,9 @@ use lock_core::clock::sleep;
 use lock_history::{Assumption, Trouble};
 use tokio::task::block_in_place;
 
-use super::{Director, Failure, QUIET_FOR, over, text};
-use crate::crew::Post;
-use crate::desk::lock_name;
+use super::{Failure, Nemesis, QUIET_FOR, over, text};
+use crate::clients::ClientSlot;
+use crate::collector::lock_name;
 use crate::kind::{Kind, Scope};
 use crate::sites::{self, Removal};
 use crate::worker::Order;
@@ -27,75 +27,75 @@ const SENT_WITHIN: Duration = Duration::from_secs(1);
 /// How long a holder that is never told of its loss holds on.
 const HOLDS_ON: Duration = Duration::from_secs(7);
 
-impl Director {
+impl Nemesis {
     /// Returns whether anything was hit.
     pub(super) async fn hit_in_the_act(
         &self,
         kind: Kind,
         rng: &mut Rng,
-        post: &mut Post,
+        slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
         let way = sites::way(&*self.site, kind).ok_or("there is no way to do it")?;
-        let lock = rng.usize(..self.office.locks());
+        let lock = rng.usize(..self.collector.locks());
         let beyond = self.lease().mul_f64(1.2 + rng.f64());
-        let host = post.host().to_owned();
+        let host = slot.host().to_owned();
         let begin = |what: Trouble| self.recorder().fault(what).process(&host).begin();
         let other = || begin(Trouble::Other(kind.name()));
         let mut hit = true;
         match kind {
             Kind::AttemptCut => {
                 let fault = other();
-                hit = self.cut(way, lock, &Order::Hold(lock, true), post).await?;
+                hit = self.cut(way, lock, &Order::Hold(lock, true), slot).await?;
                 over(fault, hit);
-                hears(post, "holds", QUIET_FOR)?;
+                hears(slot, "holds", QUIET_FOR)?;
             }
             Kind::ReleaseCut => {
-                wins(post, lock, false)?;
+                wins(slot, lock, false)?;
                 let fault = other();
-                hit = self.cut(way, lock, &Order::ReleaseMode, post).await?;
+                hit = self.cut(way, lock, &Order::ReleaseMode, slot).await?;
                 over(fault, hit);
             }
             Kind::LateGrant => {
                 let fault = other();
                 let late = self.terms.late.mul_f64(0.3 + 0.7 * rng.f64());
-                disturb(way, late, post)?;
-                let won = wins(post, lock, false);
+                disturb(way, late, slot)?;
+                let won = wins(slot, lock, false);
                 sleep(beyond).await;
-                calm(way, post)?;
+                calm(way, slot)?;
                 fault.heal();
                 won?;
             }
             Kind::CutFromGrant => {
-                wins(post, lock, true)?;
+                wins(slot, lock, true)?;
                 let fault = begin(Trouble::Partition);
-                disturb(way, Duration::ZERO, post)?;
+                disturb(way, Duration::ZERO, slot)?;
                 let lasted = self.last_for(&host, beyond).await;
-                calm(way, post)?;
+                calm(way, slot)?;
                 fault.heal();
                 lasted?;
             }
             Kind::StoppedFromGrant => {
-                wins(post, lock, true)?;
+                wins(slot, lock, true)?;
                 let fault = begin(Trouble::Stop);
-                self.silence(way, beyond, post).await?;
+                self.silence(way, beyond, slot).await?;
                 fault.heal();
             }
             Kind::StarvedFromGrant => {
-                wins(post, lock, true)?;
+                wins(slot, lock, true)?;
                 let fault = begin(Trouble::Starve);
-                self.silence(way, beyond, post).await?;
+                self.silence(way, beyond, slot).await?;
                 fault.heal();
             }
             Kind::KilledFromGrant => {
-                wins(post, lock, true)?;
+                wins(slot, lock, true)?;
                 let _ = begin(Trouble::Kill);
-                self.kill(self.span(rng) / 4, post).await?;
+                self.kill(self.span(rng) / 4, slot).await?;
                 return Ok(true);
             }
-            _ => return self.hold_on_to_what_is_broken(lock, post).await,
+            _ => return self.hold_on_to_what_is_broken(lock, slot).await,
         }
-        tell(post, &Order::ReleaseMode)?;
-        hears(post, "done", QUIET_FOR)?;
+        tell(slot, &Order::ReleaseMode)?;
+        hears(slot, "done", QUIET_FOR)?;
         Ok(hit)
     }
 
@@ -104,18 +104,18 @@ impl Director {
     async fn hold_on_to_what_is_broken(
         &self,
         lock: usize,
-        post: &mut Post,
+        slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
-        wins(post, lock, true)?;
+        wins(slot, lock, true)?;
         let name = lock_name(lock);
         let fault = self.recorder().fault(Trouble::Other(Kind::BrokenFromGrant.name()));
         let fault = fault.lock(&name).breaks(Assumption::A3).begin();
         let name = LockName::new(name).map_err(|error| error.to_string())?;
         let removed = self.break_lock(&name).await;
         self.close(removed, fault).await;
-        if removed == Removal::Nothing || hears(post, "done", HOLDS_ON).is_err() {
-            tell(post, &Order::ReleaseMode)?;
-            hears(post, "done", QUIET_FOR)?;
+        if removed == Removal::Nothing || hears(slot, "done", HOLDS_ON).is_err() {
+            tell(slot, &Order::ReleaseMode)?;
+            hears(slot, "done", QUIET_FOR)?;
         }
         self.last(Scope::Client, Duration::ZERO).await?;
         Ok(removed == Removal::Done)
@@ -128,19 +128,19 @@ impl Director {
         way: Kind,
         lock: usize,
         order: &Order,
-        post: &mut Post,
+        slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
         if way.is_in_calls() {
-            disturb(way, Duration::ZERO, post)?;
-            tell(post, order)?;
-            let lasted = self.last_for(post.host(), self.terms.timeout / 2).await;
-            calm(way, post)?;
+            disturb(way, Duration::ZERO, slot)?;
+            tell(slot, order)?;
+            let lasted = self.last_for(slot.host(), self.terms.timeout / 2).await;
+            calm(way, slot)?;
             return lasted.map(|()| true);
         }
         // Armed before the order goes out.
         let cut = |line: &Proxy| line.cut_after(Match::on(lock_name(lock)));
-        let mut cuts: Vec<Hit> = post.lines.iter().map(cut).collect();
-        tell(post, order)?;
+        let mut cuts: Vec<Hit> = slot.lines.iter().map(cut).collect();
+        tell(slot, order)?;
         let _ = tokio::time::timeout(SENT_WITHIN, first(&mut cuts)).await;
         Ok(cuts.into_iter().map(Hit::call_off).filter(|called_off| !called_off).count() > 0)
     }
@@ -156,37 +156,37 @@ async fn first(cuts: &mut [Hit]) {
     .await;
 }
 
-fn tell(post: &Post, order: &Order) -> Result<(), Failure> {
-    post.order(order).map_err(text)
+fn tell(slot: &ClientSlot, order: &Order) -> Result<(), Failure> {
+    slot.order(order).map_err(text)
 }
 
-fn hears(post: &Post, word: &str, within: Duration) -> Result<(), Failure> {
-    block_in_place(|| post.hears(word, within)).map_err(text)
+fn hears(slot: &ClientSlot, word: &str, within: Duration) -> Result<(), Failure> {
+    block_in_place(|| slot.hears(word, within)).map_err(text)
 }
 
 /// The client has the lock when this returns.
-fn wins(post: &Post, lock: usize, renewed: bool) -> Result<(), Failure> {
-    tell(post, &Order::Hold(lock, renewed))?;
-    hears(post, "holds", QUIET_FOR)
+fn wins(slot: &ClientSlot, lock: usize, renewed: bool) -> Result<(), Failure> {
+    tell(slot, &Order::Hold(lock, renewed))?;
+    hears(slot, "holds", QUIET_FOR)
 }
 
 /// Answers come late by `late`, or nothing passes, or it does and is not answered.
-fn disturb(way: Kind, late: Duration, post: &Post) -> Result<(), Failure> {
+fn disturb(way: Kind, late: Duration, slot: &ClientSlot) -> Result<(), Failure> {
     if way.is_in_calls() {
-        return tell(post, &Order::Disturb(way, 1000, late));
+        return tell(slot, &Order::Disturb(way, 1000, late));
     }
     let fault = match way {
         Kind::Delay => Fault::Delay { to_server: Duration::ZERO, to_client: late },
         _ => Fault::BlackHole,
     };
-    post.lines.iter().for_each(|line| line.set(fault));
+    slot.lines.iter().for_each(|line| line.set(fault));
     Ok(())
 }
 
-fn calm(way: Kind, post: &Post) -> Result<(), Failure> {
+fn calm(way: Kind, slot: &ClientSlot) -> Result<(), Failure> {
     if way.is_in_calls() {
-        return tell(post, &Order::Calm);
+        return tell(slot, &Order::Calm);
     }
-    post.lines.iter().for_each(Proxy::heal);
+    slot.lines.iter().for_each(Proxy::heal);
     Ok(())
 }

@@ -7,8 +7,8 @@ use lock_core::{FencingToken, Locker, RenewalPolicy};
 use lock_history::Held;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::player::{Player, tell_of_loss};
-use crate::desk::lock_name;
+use super::workload::{Workload, tell_of_loss};
+use crate::collector::lock_name;
 
 /// What it is told.
 #[derive(Clone, Copy, Debug)]
@@ -17,16 +17,16 @@ pub(super) enum Cue {
     ReleaseMode,
 }
 
-impl Player {
+impl Workload {
     /// Until nobody is there any more who could tell it anything.
-    pub(super) async fn play_solo(mut self, locks: Locker, mut cues: UnboundedReceiver<Cue>) {
+    pub(super) async fn run_probe(mut self, locks: Locker, mut cues: UnboundedReceiver<Cue>) {
         while let Some(cue) = cues.recv().await {
             // What was lost needs no letting go.
             let Cue::Hold { lock, renewed } = cue else { continue };
             let Some(held) = self.insist(&locks, lock, renewed).await else { return };
-            self.desk.says("holds");
+            self.link.says("holds");
             self.hold(held, &mut cues).await;
-            self.desk.says("done");
+            self.link.says("done");
         }
     }
 

@@ -12,12 +12,12 @@ use lock_core::{
 use lock_history::{Client, GrantId, Held, Why};
 
 use super::{Duty, State};
-use crate::desk::{Desk, lock_name, unfenced};
+use crate::collector::{CollectorLink, lock_name, unfenced};
 
-pub(super) struct Player {
+pub(super) struct Workload {
     pub(super) client: Client,
     pub(super) rng: Rng,
-    pub(super) desk: Desk,
+    pub(super) link: CollectorLink,
     pub(super) state: Arc<State>,
     pub(super) duty: Duty,
 }
@@ -41,9 +41,15 @@ enum Extra {
     AcquiredByLockctl,
 }
 
-impl Player {
-    pub(super) fn new(client: Client, rng: Rng, desk: Desk, state: Arc<State>, duty: Duty) -> Self {
-        Self { client, rng, desk, state, duty }
+impl Workload {
+    pub(super) fn new(
+        client: Client,
+        rng: Rng,
+        link: CollectorLink,
+        state: Arc<State>,
+        duty: Duty,
+    ) -> Self {
+        Self { client, rng, link, state, duty }
     }
 
     pub(super) async fn play(mut self, locks: Locker) {
@@ -90,7 +96,7 @@ impl Player {
                     return Some(held);
                 }
                 let detached = self.client.detach(held).await.ok()?;
-                self.desk.did("detach");
+                self.link.did("detach");
                 detached
             }
         };
@@ -117,11 +123,11 @@ impl Player {
         if caps.inspecting == Support::Present {
             let name = LockName::new(name).expect("a good name");
             let _ = locks.inspect(&name).await;
-            self.desk.did("inspect");
+            self.link.did("inspect");
         }
         if caps.listing == Support::Present {
             let _ = locks.list("n", None, 100).await;
-            self.desk.did("list");
+            self.link.did("list");
         }
     }
 
@@ -135,7 +141,7 @@ impl Player {
         let is_renewed = self.rng.bool();
         if is_renewed {
             let renewed = self.client.renew_detached(locks, (&detached, &id)).await;
-            self.desk.did("renew-detached");
+            self.link.did("renew-detached");
             if renewed.is_err() {
                 let _ = self.client.release_detached(locks, (&detached, &id)).await;
                 return None;
@@ -147,13 +153,13 @@ impl Player {
                 return None;
             }
             0 | 1 => {
-                self.desk.did("release-detached");
+                self.link.did("release-detached");
                 let _ = self.client.release_detached(locks, (&detached, &id)).await;
                 return None;
             }
             _ => {}
         }
-        self.desk.did("adopt");
+        self.link.did("adopt");
         match self.client.adopt(locks, (detached.clone(), id.clone())).await {
             Ok(held) => {
                 tell_of_loss(&held);
@@ -207,7 +213,7 @@ impl Player {
             Some(bound) => match tokio::time::timeout(bound, winning).await {
                 Ok(won) => won,
                 Err(_) => {
-                    self.desk.did("cancel");
+                    self.link.did("cancel");
                     return None;
                 }
             },
@@ -222,9 +228,9 @@ impl Player {
         };
         tell_of_loss(&held);
         match extra {
-            Extra::OtherTtl => self.desk.did("other-ttl"),
-            Extra::LongestHold => self.desk.did("longest-hold"),
-            Extra::ShortestHold => self.desk.did("shortest-hold"),
+            Extra::OtherTtl => self.link.did("other-ttl"),
+            Extra::LongestHold => self.link.did("longest-hold"),
+            Extra::ShortestHold => self.link.did("shortest-hold"),
             _ => {}
         }
         Some(held)
@@ -237,15 +243,15 @@ impl Player {
         let long = self.hold_for(is_short);
         held.sleep(long).await;
         if long > self.duty.ttl {
-            self.desk.did("outlast");
+            self.link.did("outlast");
         }
         let goes_on = match self.rng.u8(..16) {
             0 | 1 => {
-                self.desk.did("verify");
+                self.link.did("verify");
                 self.client.verify(&held).await.is_ok()
             }
             2 => {
-                self.desk.did("extend");
+                self.link.did("extend");
                 let ttl = self.duty.ttl.mul_f64(0.5 + self.rng.f64() / 2.0);
                 self.client.extend(&held, ttl).await.is_ok()
             }
@@ -284,7 +290,7 @@ impl Player {
     pub(super) fn read(&mut self, lock: &str, fence: Option<u64>) -> Option<Read> {
         let fence = fence?;
         let pending = self.client.invoke_read(lock, Some(fence));
-        let (fenced, unfenced) = self.desk.look(lock, fence);
+        let (fenced, unfenced) = self.link.look(lock, fence);
         match fenced {
             Some(value) => pending.ok_value(value),
             None => pending.fail(Why::Fenced),
@@ -295,14 +301,14 @@ impl Player {
     pub(super) fn write(&mut self, lock: &str, read: &Read) {
         if let Some(value) = read.fenced {
             let pending = self.client.invoke_write(lock, Some(read.fence));
-            if self.desk.write(lock, read.fence, value + 1) {
+            if self.link.write(lock, read.fence, value + 1) {
                 pending.ok_value(value + 1);
             } else {
                 pending.fail(Why::Fenced);
             }
         }
         let pending = self.client.invoke_write(&unfenced(lock), None);
-        self.desk.put(lock, read.unfenced + 1);
+        self.link.put(lock, read.unfenced + 1);
         pending.ok_value(read.unfenced + 1);
     }
 

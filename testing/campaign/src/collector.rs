@@ -34,7 +34,7 @@ pub(crate) fn unfenced(lock: &str) -> String {
     format!("{lock}~unfenced")
 }
 
-/// The place in the crew of who is called so: whoever has it, one after the other.
+/// The place in the clients of who is called so: whoever has it, one after the other.
 fn place_of(process: &str) -> &str {
     process.split(['.', '/']).next().unwrap_or(process)
 }
@@ -50,7 +50,7 @@ pub(crate) struct Traffic {
     grants: AtomicU64,
     begun: AtomicU64,
     ended: AtomicU64,
-    /// The grants of each place in the crew, and of each lock.
+    /// The grants of each place in the clients, and of each lock.
     of: Mutex<HashMap<String, u64>>,
     calls: Mutex<HashMap<String, Calls>>,
 }
@@ -67,7 +67,7 @@ impl Traffic {
         self.grants.load(Ordering::SeqCst)
     }
 
-    /// Grants of these places in the crew, or of these locks, together.
+    /// Grants of these places in the clients, or of these locks, together.
     pub(crate) fn grants_of(&self, names: &[String]) -> u64 {
         let of = lock(&self.of);
         names.iter().filter_map(|name| of.get(name)).sum()
@@ -174,7 +174,7 @@ impl Effects {
 
 /// The campaign's side of all connections.
 #[derive(Debug)]
-pub(crate) struct Office {
+pub(crate) struct Collector {
     recorder: Recorder,
     guarded: Vec<Guarded>,
     refused: AtomicU64,
@@ -183,7 +183,7 @@ pub(crate) struct Office {
     pub(crate) traffic: Traffic,
 }
 
-impl Office {
+impl Collector {
     pub(crate) fn new(recorder: Recorder, locks: usize) -> Arc<Self> {
         let guarded = (0..locks).map(|_| Guarded {
             fenced: FenceGate::new(Counter::default()),
@@ -230,7 +230,7 @@ impl Office {
         connection: UnixStream,
         said: mpsc::Sender<String>,
     ) -> JoinHandle<io::Result<()>> {
-        let office = Arc::clone(self);
+        let collector = Arc::clone(self);
         std::thread::spawn(move || {
             let mut answers = connection.try_clone()?;
             let mut lines = BufReader::new(connection);
@@ -244,7 +244,7 @@ impl Office {
                 };
                 // What has no end was never said: its writer was killed.
                 let Some(whole) = line.strip_suffix(b"\n") else { return Ok(()) };
-                if let Some(answer) = office.hear(whole, &said)? {
+                if let Some(answer) = collector.hear(whole, &said)? {
                     // Who does not want the answer any more was killed; what it has said counts.
                     let _ = answers.write_all(format!("{answer}\n").as_bytes());
                 }
@@ -319,7 +319,7 @@ impl Office {
 
 /// A client's side of its connection. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Desk(Arc<Mutex<Option<Ends>>>);
+pub(crate) struct CollectorLink(Arc<Mutex<Option<Ends>>>);
 
 #[derive(Debug)]
 struct Ends {
@@ -327,7 +327,7 @@ struct Ends {
     hear: BufReader<UnixStream>,
 }
 
-impl Desk {
+impl CollectorLink {
     pub(crate) fn new(connection: UnixStream) -> io::Result<Self> {
         let say = connection.try_clone()?;
         Ok(Self(Arc::new(Mutex::new(Some(Ends { say, hear: BufReader::new(connection) })))))
@@ -389,7 +389,7 @@ impl Desk {
 }
 
 /// A recorder of the client writes its lines here.
-impl Write for Desk {
+impl Write for CollectorLink {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // Each call of a recorder is one line, and its kind stands in front.
         self.send(line, line.starts_with(br#"{"kind":"invoke""#));
@@ -463,13 +463,13 @@ mod tests {
         let mut header =
             Header::new("late", 1, locks.capabilities(), std::time::Duration::from_secs(30));
         header.sequential = false;
-        let office = Office::new(Recorder::in_memory(Clock::raw(), header), 1);
+        let collector = Collector::new(Recorder::in_memory(Clock::raw(), header), 1);
         let (said, _hears) = mpsc::channel();
         let hear = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
             let line = format!(
                 r#"{{"kind":"{kind}","t":{t},"proc":"{who}/t0","lock":"n00","op":"{op}","grant":"{who}"{more}}}"#
             );
-            office.hear(line.as_bytes(), &said).unwrap();
+            collector.hear(line.as_bytes(), &said).unwrap();
         };
         let (now, lasts) = (Clock::raw().now(), 20_000_000_000);
         let held = |fence: u64| format!(r#","fence":{fence},"valid_until":{}"#, now + lasts);
@@ -481,7 +481,7 @@ mod tests {
         hear(granted, "invoke", "p1", "release", "");
         hear(Clock::raw().now(), "ok", "p1", "release", "");
         hear(granted, "ok", "p2", "acquire", &held(512));
-        let report = check(&History::new(office.recorder().lines()).unwrap());
+        let report = check(&History::new(collector.recorder().lines()).unwrap());
         assert!(report.broken.contains_key(&Rule::K1), "{report}");
     }
 

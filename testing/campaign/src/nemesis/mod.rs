@@ -21,8 +21,8 @@ use lock_history::{Assumption, Recorder, UnderFault};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, RwLock, Semaphore};
 
-use crate::crew::Post;
-use crate::desk::Office;
+use crate::clients::ClientSlot;
+use crate::collector::Collector;
 use crate::kind::{Kind, Offer, Scope};
 use crate::outcome::Settings;
 use crate::sites::{self, Site, Terms};
@@ -79,8 +79,8 @@ impl Around {
 }
 
 /// Runs the faults of one run.
-pub(crate) struct Director {
-    office: Arc<Office>,
+pub(crate) struct Nemesis {
+    collector: Arc<Collector>,
     site: Arc<dyn Site>,
     terms: Terms,
     /// Whether what breaks an assumption for all locks at once may be done.
@@ -119,16 +119,16 @@ struct Deed {
 /// What went wrong with the run itself.
 pub(crate) type Failure = String;
 
-impl Director {
+impl Nemesis {
     pub(crate) fn new(
-        office: &Arc<Office>,
+        collector: &Arc<Collector>,
         site: &Arc<dyn Site>,
         operator: &Arc<dyn Backend>,
         settings: &Settings,
         breaks_all: bool,
     ) -> Self {
         Self {
-            office: Arc::clone(office),
+            collector: Arc::clone(collector),
             site: Arc::clone(site),
             terms: site.terms(),
             breaks_all,
@@ -178,12 +178,12 @@ impl Director {
     /// The faults of one client, one after the other.
     pub(crate) async fn haunt(
         self: Arc<Self>,
-        mut post: Post,
+        mut slot: ClientSlot,
         rng: Rng,
-    ) -> (Post, Result<(), Failure>) {
+    ) -> (ClientSlot, Result<(), Failure>) {
         let deck = self.deck(true);
-        let ended = self.lane(deck, rng, &mut Target::Client(&mut post)).await;
-        (post, ended)
+        let ended = self.lane(deck, rng, &mut Target::Client(&mut slot)).await;
+        (slot, ended)
     }
 
     /// The faults that hit all clients.
@@ -216,11 +216,11 @@ impl Director {
     ) -> Result<(), Failure> {
         let mut pile: Vec<Kind> = Vec::new();
         let mut last: Option<Kind> = None;
-        let traffic = &self.office.traffic;
+        let traffic = &self.collector.traffic;
         let mut healed = traffic.grants();
         // Of a client, also before its first fault; of locks, after each.
         let mut hit: Vec<String> = match target {
-            Target::Client(post) => vec![post.name()],
+            Target::Client(slot) => vec![slot.name()],
             Target::Shared => Vec::new(),
         };
         let mut healed_of_hit = traffic.grants_of(&hit);
@@ -267,7 +267,7 @@ impl Director {
         rng: &mut Rng,
         target: &mut Target<'_>,
     ) -> Result<Deed, Failure> {
-        let traffic = &self.office.traffic;
+        let traffic = &self.collector.traffic;
         for _ in 0..MISSES {
             if pile.is_empty() {
                 *pile = shuffled(deck, rng);
@@ -301,7 +301,7 @@ impl Director {
 
     /// Traffic has to go on.
     async fn grants_reach(&self, grants: u64, when: &str) -> Result<(), Failure> {
-        let enough = || self.office.traffic.grants() >= grants;
+        let enough = || self.collector.traffic.grants() >= grants;
         self.until(enough).await.map_err(|()| {
             let wanted = self.grants_between;
             format!("minimum traffic: fewer than {wanted} grants in {QUIET_FOR:?} {when}")
@@ -311,7 +311,7 @@ impl Director {
     /// Traffic of others proves nothing for the client that was hit, or for the locks.
     async fn is_served(&self, hit: &[String], before: u64, when: &str) -> Result<(), Failure> {
         let wanted = if hit.is_empty() { 0 } else { (self.grants_between / ITS_SHARE).max(1) };
-        let enough = || self.office.traffic.grants_of(hit) >= before + wanted;
+        let enough = || self.collector.traffic.grants_of(hit) >= before + wanted;
         self.until(enough).await.map_err(|()| {
             let hit = hit.join(", ");
             format!("minimum traffic: fewer than {wanted} grants of {hit} in {QUIET_FOR:?} {when}")
@@ -337,7 +337,7 @@ impl Director {
     /// The same for a fault in the calls or in the network of this client, which has to feel it
     /// itself.
     async fn last_for(&self, host: &str, duration: Duration) -> Result<(), Failure> {
-        let traffic = &self.office.traffic;
+        let traffic = &self.collector.traffic;
         let calls = traffic.calls_of(host);
         let has_called = || traffic.calls_of(host) > calls || traffic.under_way_of(host) > 0;
         self.last_while(Scope::Client, duration, has_called).await
@@ -349,7 +349,7 @@ impl Director {
         duration: Duration,
         is_felt: impl Fn() -> bool,
     ) -> Result<(), Failure> {
-        let traffic = &self.office.traffic;
+        let traffic = &self.collector.traffic;
         let (grants, calls) = (traffic.grants(), traffic.calls());
         sleep(duration).await;
         let goes_on = || match scope {
@@ -371,17 +371,17 @@ impl Director {
         target: &mut Target<'_>,
     ) -> Result<Option<Vec<String>>, Failure> {
         match target {
-            Target::Client(post) => {
+            Target::Client(slot) => {
                 let _disturbs = self.undisturbed.read().await;
-                let hit = self.hit_client(kind, rng, post).await?;
-                Ok(hit.then(|| vec![post.name()]))
+                let hit = self.hit_client(kind, rng, slot).await?;
+                Ok(hit.then(|| vec![slot.name()]))
             }
             Target::Shared => self.hit_all(kind, rng).await.map(Some),
         }
     }
 
     fn recorder(&self) -> &Recorder {
-        self.office.recorder()
+        self.collector.recorder()
     }
 
     fn lease(&self) -> Duration {
@@ -427,7 +427,7 @@ fn shuffled(deck: &[Kind], rng: &mut Rng) -> Vec<Kind> {
 }
 
 enum Target<'a> {
-    Client(&'a mut Post),
+    Client(&'a mut ClientSlot),
     Shared,
 }
 
@@ -438,18 +438,18 @@ mod tests {
     use super::*;
 
     /// One whose clients say `lines` meanwhile, and nothing else.
-    fn director(lines: &[&str]) -> Director {
+    fn nemesis(lines: &[&str]) -> Nemesis {
         let backing = sites::all().iter().find(|backing| backing.name == "memory");
         let site: Arc<dyn Site> = Arc::from((backing.expect("it is there").start)());
         let operator = site.shared().expect("it is in memory");
         let terms = site.terms();
         let header = Header::new("r", 1, &operator.capabilities(), terms.ttl);
-        let office = Office::new(Recorder::in_memory(Clock::core(), header), terms.locks);
+        let collector = Collector::new(Recorder::in_memory(Clock::core(), header), terms.locks);
         for line in lines {
             let Ok(Line::Record(record)) = Line::parse(line.as_bytes()) else { panic!("{line}") };
-            office.traffic.note(&record);
+            collector.traffic.note(&record);
         }
-        Director::new(&office, &site, &operator, &Settings::default(), false)
+        Nemesis::new(&collector, &site, &operator, &Settings::default(), false)
     }
 
     #[tokio::test(start_paused = true)]
@@ -458,7 +458,7 @@ mod tests {
             r#"{"kind":"ok","t":1,"proc":"p1.2/t0+1","lock":"n3","op":"acquire","grant":"a"}"#;
         let refused =
             r#"{"kind":"fail","t":1,"proc":"p1.2/t0","lock":"n3","op":"try","grant":"b"}"#;
-        let director = director(&[granted, refused, granted, refused]);
+        let nemesis = nemesis(&[granted, refused, granted, refused]);
         for (hit, before, is_served) in [
             (&["p1"][..], 0, true),
             (&["p1"], 1, false),
@@ -470,9 +470,9 @@ mod tests {
             (&[], 0, true),
         ] {
             let names: Vec<String> = hit.iter().map(|&name| name.to_owned()).collect();
-            let served = director.is_served(&names, before, "then").await;
+            let served = nemesis.is_served(&names, before, "then").await;
             assert_eq!(served.is_ok(), is_served, "{hit:?}: {served:?}");
         }
-        assert_eq!(director.office.traffic.grants(), 2);
+        assert_eq!(nemesis.collector.traffic.grants(), 2);
     }
 }

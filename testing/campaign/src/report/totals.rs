@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::prompt;
-use crate::desk::Effects;
-use crate::director::Around;
+use crate::collector::Effects;
 use crate::kind::Kind;
+use crate::nemesis::Around;
 use crate::outcome::{Outcome, Prompt, Settings, command_name};
 use crate::times::{Losses, Spread};
 
@@ -17,7 +17,7 @@ pub(super) struct Origin<'a> {
     pub(super) code: Option<&'a str>,
 }
 
-pub(super) struct Sum<'a> {
+pub(super) struct Total<'a> {
     pub(super) backend: &'a str,
     pub(super) outcomes: Vec<&'a Outcome>,
     pub(super) took: Duration,
@@ -51,14 +51,14 @@ pub(super) struct Sum<'a> {
     verdicts: BTreeSet<u32>,
 }
 
-/// One sum for each backend; results of planted bugs are no results of a backend.
-pub(super) fn sums(outcomes: &[Outcome]) -> Vec<Sum<'_>> {
-    let mut sums: BTreeMap<&str, Sum<'_>> = BTreeMap::new();
+/// One total for each backend; results of planted bugs are no results of a backend.
+pub(super) fn totals(outcomes: &[Outcome]) -> Vec<Total<'_>> {
+    let mut totals: BTreeMap<&str, Total<'_>> = BTreeMap::new();
     for outcome in outcomes.iter().filter(|outcome| outcome.settings.bug.is_none()) {
-        let sum = sums.entry(&outcome.backend).or_insert_with(|| Sum::new(&outcome.backend));
-        sum.add(outcome);
+        let total = totals.entry(&outcome.backend).or_insert_with(|| Total::new(&outcome.backend));
+        total.add(outcome);
     }
-    sums.into_values().collect()
+    totals.into_values().collect()
 }
 
 /// `–` of none.
@@ -66,7 +66,7 @@ fn of(some: u64, all: u64) -> String {
     if all == 0 { "–".to_owned() } else { format!("{some} of {all}") }
 }
 
-impl<'a> Sum<'a> {
+impl<'a> Total<'a> {
     fn new(backend: &'a str) -> Self {
         Self {
             backend,
@@ -137,7 +137,7 @@ impl<'a> Sum<'a> {
     /// same in all of that.
     pub(super) fn last(&self) -> &'a Outcome {
         let last = self.outcomes.iter().max_by_key(|outcome| outcome.verdict);
-        last.expect("a sum is made for a result")
+        last.expect("a total is made for a result")
     }
 
     /// `1, 2`

@@ -11,8 +11,8 @@ use lock_history::{Assumption, Trouble, UnderFault};
 use test_servers::{KeepData, Step};
 use tokio::task::block_in_place;
 
-use super::{Director, Failure, LOOK, QUIET_FOR};
-use crate::desk::lock_name;
+use super::{Failure, LOOK, Nemesis, QUIET_FOR};
+use crate::collector::lock_name;
 use crate::kind::{Kind, Offer, Scope};
 use crate::sites::{self, Removal};
 
@@ -22,7 +22,7 @@ const ELECTION: Duration = Duration::from_secs(15);
 /// For how long a leader goes on alone that is cut off before it is gone.
 const ALONE: Duration = Duration::from_millis(500);
 
-impl Director {
+impl Nemesis {
     /// Returns the locks that were hit; none, if all of them.
     pub(super) async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
         if matches!(kind, Kind::Evicted | Kind::Broken) {
@@ -32,7 +32,7 @@ impl Director {
         let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
         let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
         if let Some(locks) = &hit {
-            self.is_served(locks, self.office.traffic.grants_of(locks), "before it").await?;
+            self.is_served(locks, self.collector.traffic.grants_of(locks), "before it").await?;
         }
         let fault = self.begin(kind, hit.clone());
         match kind {
@@ -218,10 +218,10 @@ impl Director {
     /// Waits for a grant of each lock: one that stands still is not taken for one under the next
     /// fault.
     async fn each_lock_is_served(&self) -> Result<(), Failure> {
-        for number in 0..self.office.locks() {
+        for number in 0..self.collector.locks() {
             let lock = [lock_name(number)];
-            let before = self.office.traffic.grants_of(&lock);
-            let is_served = || self.office.traffic.grants_of(&lock) > before;
+            let before = self.collector.traffic.grants_of(&lock);
+            let is_served = || self.collector.traffic.grants_of(&lock) > before;
             self.until(is_served).await.map_err(|()| {
                 format!("minimum traffic: no grant of {} in {QUIET_FOR:?} afterwards", lock[0])
             })?;
@@ -308,7 +308,7 @@ impl Director {
             if self.has_leases { None } else { Some(self.undisturbed.write().await) };
         let deadline = Moment::now() + QUIET_FOR;
         loop {
-            let lock = lock_name(rng.usize(..self.office.locks()));
+            let lock = lock_name(rng.usize(..self.collector.locks()));
             let name = lock.clone();
             let fault = self.recorder().fault(Trouble::Other(kind.name()));
             let fault = fault.lock(&name).breaks(Assumption::A3).begin();
