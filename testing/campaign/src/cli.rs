@@ -13,9 +13,10 @@ use lock_history::Line;
 
 use crate::bugs::{self, Finding, Hunt};
 use crate::kind::Kind;
-use crate::outcome::{Outcome, REMOTE, Settings, VERDICT};
+use crate::outcome::{Outcome, REMOTE, Settings};
 use crate::run::{self, Run};
 use crate::sites::{self, Backing};
+use crate::verdict::VERDICT;
 use crate::{report, worker};
 
 /// Clients, servers and faults; what came of it, recorded and judged.

@@ -36,12 +36,14 @@ pub mod report;
 mod run;
 pub mod sites;
 mod times;
+mod verdict;
 mod worker;
 
 pub use cli::main;
 pub use collector::Effects;
 pub use kind::{Kind, Offer, Scope};
 pub use nemesis::Around;
-pub use outcome::{Bound, Outcome, Prompt, Settings, VERDICT};
+pub use outcome::{Bound, Outcome, Prompt, Settings};
 pub use run::{Run, on, run};
 pub use times::{Losses, Spread, start_of};
+pub use verdict::VERDICT;

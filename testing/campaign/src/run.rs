@@ -16,9 +16,10 @@ use crate::collector::{Collector, Effects, lock_name};
 use crate::draws;
 use crate::kind::{Kind, Offer};
 use crate::nemesis::Nemesis;
-use crate::outcome::{Outcome, Prompt, Settings, VERDICT};
+use crate::outcome::{Outcome, Prompt, Settings};
 use crate::sites::{self, Backing, Site, probe};
 use crate::times;
+use crate::verdict::VERDICT;
 use crate::worker::{self, Duty, Order};
 
 /// What a loaded machine may need wherever a bound is promised.

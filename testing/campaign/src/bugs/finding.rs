@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::Bug;
+use super::catalogue::{ALL, Bug};
 use crate::lines;
-use crate::outcome::{VERDICT, first_verdict};
+use crate::verdict::{VERDICT, first_verdict};
 
 /// What a finding of the campaign begins with.
 pub(super) const CAMPAIGN: &str = "campaign";
@@ -66,7 +66,7 @@ impl Finding {
     ///
     /// The file cannot be read.
     pub fn all(directory: &Path) -> io::Result<Vec<Self>> {
-        let place = |finding: &Self| super::ALL.iter().position(|bug| bug.name == finding.bug);
+        let place = |finding: &Self| ALL.iter().position(|bug| bug.name == finding.bug);
         let mut all: Vec<Self> = lines::read(&Self::path(directory))?;
         all.retain(|finding| place(finding).is_some());
         all.sort_by_key(place);

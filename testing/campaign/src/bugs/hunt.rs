@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use lock_conformance::{ClockMode, Harness, laws};
 use lock_core::Memory;
+use lock_history::Rule;
 
 use super::finding::CAMPAIGN;
 use super::{ALL, Bug, Finding, Only, Seer, saboteur};
-use crate::outcome::Settings;
+use crate::outcome::{Outcome, Settings};
 use crate::report;
 use crate::run::run;
 use crate::sites::Backing;
@@ -119,6 +120,14 @@ fn by_campaign(
     Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", backing.name), seen, command))
 }
 
+impl Bug {
+    /// Whether a run of the campaign shows it, if one of the same seed without it is clean.
+    fn shows_in(&self, outcome: &Outcome) -> bool {
+        let is_broken = |rule: &Rule| outcome.broken.contains_key(&format!("{rule:?}"));
+        self.rules.iter().any(is_broken)
+    }
+}
+
 /// Which seeds are clean on which backend without a bug: what is wrong with them shows none. Each
 /// is run once.
 #[derive(Default)]
@@ -203,7 +212,6 @@ fn by_mutants(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Outcome;
 
     /// A run that is clean.
     fn clean() -> Outcome {

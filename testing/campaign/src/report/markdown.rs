@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::totals::{Total, totals};
-use super::{bound, nanos, of_code, ranges, short};
+use super::figures::{bound, nanos, ranges, short};
+use super::totals::{Total, of_code, totals};
 use crate::bugs::Finding;
 use crate::draws;
 use crate::outcome::Outcome;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::prompt;
+use super::figures::prompt;
 use crate::collector::Effects;
 use crate::kind::Kind;
 use crate::nemesis::Around;
@@ -64,6 +64,11 @@ pub(super) fn totals(outcomes: &[Outcome]) -> Vec<Total<'_>> {
 /// `–` of none.
 fn of(some: u64, all: u64) -> String {
     if all == 0 { "–".to_owned() } else { format!("{some} of {all}") }
+}
+
+/// Which code it was, after the seeds.
+pub(super) fn of_code(origin: Origin<'_>) -> String {
+    origin.code.map_or_else(String::new, |code| format!(", of {code}"))
 }
 
 impl<'a> Total<'a> {

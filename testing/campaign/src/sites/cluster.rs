@@ -10,7 +10,7 @@ use lock_history::Assumption;
 use test_servers::{Persistence, RedisCluster, RedisOptions};
 
 use super::redis::deleted;
-use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
+use super::site::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
 use crate::collector::lock_name;
 use crate::kind::{Kind, Offer};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_history::Assumption;
 use tempfile::TempDir;
 
-use super::{Backing, NO_NETWORK, Site, Terms, connect};
+use super::site::{Backing, NO_NETWORK, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "file", start, connect };

@@ -9,7 +9,7 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Memcached, MemcachedOptions};
 
-use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
+use super::site::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "memcache", start, connect };

@@ -8,7 +8,7 @@ use lock_core::{Backend, LockName, Memory};
 use lock_history::Assumption;
 use tokio::runtime::Handle;
 
-use super::{Backing, NO_NETWORK, Removal, Site, Terms, connect};
+use super::site::{Backing, NO_NETWORK, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing =

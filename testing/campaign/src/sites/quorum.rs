@@ -8,7 +8,8 @@ use lock_conformance::proxy::Proxy;
 use lock_core::LockName;
 use lock_history::Assumption;
 
-use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect, memcached, redis};
+use super::site::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
+use super::{memcached, redis};
 use crate::kind::{Kind, Offer};
 
 pub(super) const REDIS: Backing = Backing {

@@ -8,7 +8,7 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Persistence, Redis, RedisOptions, Reply, Step};
 
-use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
+use super::site::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_history::Assumption;
 
-use super::{BY_NETWORK, Site, Terms};
+use super::site::{BY_NETWORK, Site, Terms};
 use crate::kind::{Kind, Offer};
 
 pub(super) struct Remote {

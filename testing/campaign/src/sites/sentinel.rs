@@ -12,7 +12,7 @@ use lock_history::Assumption;
 use test_servers::{Persistence, RedisOptions, Reply, SentinelGroup};
 
 use super::redis::deleted;
-use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
+use super::site::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer, Scope};
 
 pub(super) const BACKING: Backing = Backing { name: "sentinel", start: || start(false), connect };

@@ -9,7 +9,7 @@ use lock_history::Assumption;
 use test_servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Client, Error};
 
-use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
+use super::site::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const ALONE: Backing = Backing {
