@@ -15,7 +15,7 @@ use crate::bugs::{self, Finding, Hunt};
 use crate::kind::Kind;
 use crate::outcome::{Outcome, REMOTE, Settings};
 use crate::run::{self, Run};
-use crate::sites::{self, Backing};
+use crate::sites::{self, Target};
 use crate::verdict::VERDICT;
 use crate::{report, worker};
 
@@ -129,12 +129,12 @@ struct RunArgs {
 
 /// The whole program, on these backends.
 #[must_use]
-pub fn main(backings: &[Backing]) -> ExitCode {
+pub fn main(targets: &[Target]) -> ExitCode {
     let done = match Given::parse().command {
-        Command::Run(args) => run(backings, &args),
+        Command::Run(args) => run(targets, &args),
         Command::Report { directory, markdown } => make_report(&directory, &markdown),
-        Command::Bugs(args) => hunt(backings, &args),
-        Command::Client { backend, duty } => return client(backings, &backend, &duty),
+        Command::Bugs(args) => hunt(targets, &args),
+        Command::Client { backend, duty } => return client(targets, &backend, &duty),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -146,9 +146,9 @@ pub fn main(backings: &[Backing]) -> ExitCode {
     }
 }
 
-fn client(backings: &[Backing], backend: &str, duty: &str) -> ExitCode {
-    let connect = backings.iter().find(|backing| backing.name == backend);
-    let connect = connect.map_or(sites::connect as _, |backing| backing.connect);
+fn client(targets: &[Target], backend: &str, duty: &str) -> ExitCode {
+    let connect = targets.iter().find(|target| target.name == backend);
+    let connect = connect.map_or(sites::connect as _, |target| target.connect);
     match serde_json::from_str(duty) {
         Ok(duty) => {
             worker::process(duty, connect);
@@ -185,7 +185,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()
 }
 
-fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
+fn run(targets: &[Target], args: &RunArgs) -> io::Result<bool> {
     let settings = Settings {
         faults: args.faults,
         grants: args.grants,
@@ -196,11 +196,11 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
         bug: args.bug.clone(),
         busy: args.busy,
     };
-    let (backing, url) = chosen(backings, &args.backend)?;
+    let (target, url) = chosen(targets, &args.backend)?;
     let end = Moment::now() + args.lasts.unwrap_or_default();
     let mut clean = true;
     for seed in args.seed.. {
-        let there = Outcome::of(&args.out, backing.name, seed)?;
+        let there = Outcome::of(&args.out, target.name, seed)?;
         match there.filter(|there| there.verdict == VERDICT) {
             Some(outcome) if outcome.settings == settings => {
                 println!("there already: {}", report::line(&outcome));
@@ -211,12 +211,12 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
                 println!("left as it is: seed {seed}, of other settings");
             }
             Some(_) => {
-                let (out, name) = (args.out.display(), backing.name);
+                let (out, name) = (args.out.display(), target.name);
                 return Err(io::Error::other(format!(
                     "{out} has a result of {name} with seed {seed}, and of other settings: choose another --seed or --out, or delete it"
                 )));
             }
-            None => clean &= one(&backing, url, seed, &settings, args)?,
+            None => clean &= one(&target, url, seed, &settings, args)?,
         }
         if end.has_passed() {
             break;
@@ -226,11 +226,11 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
 }
 
 /// A backend by name, or by URL that of servers which run already.
-fn chosen<'a>(backings: &[Backing], text: &'a str) -> io::Result<(Backing, Option<&'a str>)> {
-    if let Some(backing) = backings.iter().find(|backing| backing.name == text) {
-        return Ok((*backing, None));
+fn chosen<'a>(targets: &[Target], text: &'a str) -> io::Result<(Target, Option<&'a str>)> {
+    if let Some(target) = targets.iter().find(|target| target.name == text) {
+        return Ok((*target, None));
     }
-    let names: Vec<_> = backings.iter().map(|backing| backing.name).collect();
+    let names: Vec<_> = targets.iter().map(|target| target.name).collect();
     let unknown = format!("no backend {text:?}; there are {}, and URLs", names.join(", "));
     if !text.contains("://") {
         return Err(io::Error::other(unknown));
@@ -238,7 +238,7 @@ fn chosen<'a>(backings: &[Backing], text: &'a str) -> io::Result<(Backing, Optio
     let start = || unreachable!("a remote site is made from its URL");
     // For as long as the program runs, like the names of the others.
     let name = String::leak(remote_name(text));
-    Ok((Backing { name, start, connect: sites::connect }, Some(text)))
+    Ok((Target { name, start, connect: sites::connect }, Some(text)))
 }
 
 /// Results of different servers are kept apart. URLs may hold passwords: what stands before the `@`
@@ -255,7 +255,7 @@ fn remote_name(url: &str) -> String {
 }
 
 fn one(
-    backing: &Backing,
+    target: &Target,
     url: Option<&str>,
     seed: u64,
     settings: &Settings,
@@ -263,10 +263,10 @@ fn one(
 ) -> io::Result<bool> {
     let ended = runtime()?.block_on(async {
         match url {
-            None => run::run(backing, seed, settings).await,
+            None => run::run(target, seed, settings).await,
             Some(url) => {
                 let site = sites::remote(url).map_err(io::Error::other)?;
-                run::on(Arc::from(site), backing, seed, settings).await
+                run::on(Arc::from(site), target, seed, settings).await
             }
         }
     });
@@ -277,7 +277,7 @@ fn one(
         println!("  {what}");
     }
     if args.keep || !outcome.is_clean() {
-        let histories = args.out.join(backing.name);
+        let histories = args.out.join(target.name);
         std::fs::create_dir_all(&histories)?;
         let path = histories.join(format!("{seed}.jsonl"));
         keep_history(&path, &lines)?;
@@ -307,7 +307,7 @@ fn make_report(directory: &Path, markdown: &Path) -> io::Result<bool> {
     Ok(all_seen && outcomes.iter().all(Outcome::is_clean))
 }
 
-fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
+fn hunt(targets: &[Target], args: &BugsArgs) -> io::Result<bool> {
     let hunt = Hunt {
         names: args.bugs.clone(),
         on: args.backend.clone(),
@@ -317,7 +317,7 @@ fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
         anew: args.anew,
         code: args.code.clone(),
     };
-    bugs::hunt(&hunt, |name| chosen(backings, name).map(|(backing, _)| backing), runtime)
+    bugs::hunt(&hunt, |name| chosen(targets, name).map(|(target, _)| target), runtime)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub(crate) struct ClientSlot {
 #[derive(Clone)]
 pub(crate) enum Program {
     /// The program that runs now, as a process that is told which backend it is for.
-    Process { backing: String },
+    Process { target: String },
     /// A thread with this backend.
     Thread(Arc<dyn Backend>),
 }
@@ -86,7 +86,7 @@ impl ClientSlot {
         program: Program,
         with_clock: bool,
     ) -> io::Result<Self> {
-        let lines = site.lines(number)?;
+        let lines = site.client_proxies(number)?;
         let through: Vec<SocketAddr> = lines.iter().map(Proxy::addr).collect();
         let duty = Duty { url: site.url(&through), ..duty };
         let clock = with_clock.then(Clock::new).transpose().map_err(io::Error::other)?;
@@ -123,10 +123,10 @@ impl ClientSlot {
                 let live = move || worker::thread(duty, backend, its_desk, its_orders);
                 Body::Thread(std::thread::Builder::new().name(host.clone()).spawn(live)?)
             }
-            Program::Process { backing } => {
+            Program::Process { target } => {
                 let duty = serde_json::to_string(&duty)?;
                 let child = spawn_bound(std::env::current_exe()?, |command| {
-                    command.args(["client", backing, &duty]);
+                    command.args(["client", target, &duty]);
                     // With its own children, which are stopped and killed with it.
                     command.process_group(0);
                     command.stdin(Stdio::from(OwnedFd::from(its_orders)));

@@ -63,7 +63,7 @@ pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<S
 /// Why `lockctl` is no client of a run.
 pub(crate) fn by_lockctl(backend: &str, site: &dyn Site) -> Result<(), &'static str> {
     let is_ours = sites::all().iter().any(|one| one.name == backend) || backend.starts_with(REMOTE);
-    match (site.shared(), is_ours) {
+    match (site.shared_backend(), is_ours) {
         (Some(_), _) => Err("the locks are in the memory of one process"),
         (None, false) => Err("lockctl does not know the backend"),
         (None, true) => Ok(()),
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(names, [&of_detached[..], &["release-detached", "renew-detached"]].concat());
         assert!(refused["detach"].contains("refused by design"), "{refused:?}");
         for (backend, is_client) in [("memory", false), ("file", true), ("another", false)] {
-            let backing = sites::all().iter().find(|one| one.name == backend);
-            let site = (backing.unwrap_or(&sites::all()[1]).start)();
+            let target = sites::all().iter().find(|one| one.name == backend);
+            let site = (target.unwrap_or(&sites::all()[1]).start)();
             assert_eq!(by_lockctl(backend, &*site).is_ok(), is_client, "{backend}");
         }
     }

@@ -67,12 +67,12 @@ pub enum Scope {
     /// The server: nobody gets anything done meanwhile.
     Outage,
     /// The server or one lock, while most goes on.
-    Nuisance,
+    Partial,
 }
 
 /// Whether a backend can have a kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
+pub enum FaultSupport {
     /// It can, and all that is promised holds meanwhile.
     Yes,
     /// It can, and what exclusion rests on does not hold meanwhile.
@@ -215,8 +215,8 @@ impl Kind {
             | Self::FollowerCut
             | Self::SlotMoved
             | Self::Evicted
-            | Self::Broken => Scope::Nuisance,
-            kind if kind.is_of_a_member() => Scope::Nuisance,
+            | Self::Broken => Scope::Partial,
+            kind if kind.hits_one_member() => Scope::Partial,
             _ => Scope::Client,
         }
     }
@@ -248,7 +248,7 @@ impl Kind {
 
     /// What a fault that is aimed is done by: the first of these that a site can have.
     #[must_use]
-    pub fn ways(self) -> &'static [Self] {
+    pub fn mechanisms(self) -> &'static [Self] {
         match self {
             Self::AttemptCut | Self::ReleaseCut => &[Self::CutBeforeReply, Self::CallsRepliesLost],
             Self::LateGrant => &[Self::Delay, Self::CallsRepliesLate],
@@ -263,39 +263,39 @@ impl Kind {
 
     /// True if it takes several servers that make one lock space.
     #[must_use]
-    pub fn takes_several_servers(self) -> bool {
+    pub fn needs_several_servers(self) -> bool {
         self >= Self::LeaderKilled && self <= Self::MemberCut
     }
 
     /// True if it takes one of several servers that leads the others.
     #[must_use]
-    pub fn takes_a_leader(self) -> bool {
+    pub fn needs_leader(self) -> bool {
         self >= Self::LeaderKilled && self <= Self::SlotMoved
     }
 
     /// True if it hits two of several members at once.
     #[must_use]
-    pub fn is_of_two_members(self) -> bool {
+    pub fn hits_two_members(self) -> bool {
         matches!(self, Self::TwoStopped | Self::TwoRestarted)
     }
 
     /// True if it hits one of several servers that know nothing of each other.
     #[must_use]
-    pub fn is_of_a_member(self) -> bool {
+    pub fn hits_one_member(self) -> bool {
         self >= Self::MemberStopped && self <= Self::MemberCut
     }
 }
 
-impl Offer {
+impl FaultSupport {
     /// True if the backend can have it.
     #[must_use]
-    pub fn is_there(self) -> bool {
+    pub fn is_supported(self) -> bool {
         !matches!(self, Self::No(_))
     }
 
     /// What does not hold meanwhile.
     #[must_use]
-    pub fn breaks(self) -> Option<Assumption> {
+    pub fn broken_assumption(self) -> Option<Assumption> {
         if let Self::Breaks(assumption) = self { Some(assumption) } else { None }
     }
 }

@@ -11,15 +11,15 @@
 //!
 //! # A backend of one's own
 //!
-//! [`main`] takes what it can be run on. A program that adds a [`Backing`](sites::Backing), with the
+//! [`main`] takes what it can be run on. A program that adds a [`Target`](sites::Target), with the
 //! [`Site`](sites::Site) that it starts, has the whole campaign for it:
 //!
 //! ```no_run
-//! # use lock_campaign::sites::{Backing, Connecting, Site};
+//! # use lock_campaign::sites::{Target, ConnectFuture, Site};
 //! # fn start() -> Box<dyn Site> { unreachable!() }
-//! # fn connect(_: &str) -> Connecting<'_> { unreachable!() }
+//! # fn connect(_: &str) -> ConnectFuture<'_> { unreachable!() }
 //! fn main() -> std::process::ExitCode {
-//!     lock_campaign::main(&[Backing { name: "mine", start, connect }])
+//!     lock_campaign::main(&[Target { name: "mine", start, connect }])
 //! }
 //! ```
 
@@ -41,7 +41,7 @@ mod worker;
 
 pub use cli::main;
 pub use collector::Effects;
-pub use kind::{Kind, Offer, Scope};
+pub use kind::{FaultSupport, Kind, Scope};
 pub use nemesis::Around;
 pub use outcome::{Bound, Outcome, Prompt, Settings};
 pub use run::{Run, on, run};

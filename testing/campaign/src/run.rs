@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use crate::clients::{ClientSlot, Program};
 use crate::collector::{Collector, Effects, lock_name};
 use crate::draws;
-use crate::kind::{Kind, Offer};
+use crate::kind::{FaultSupport, Kind};
 use crate::nemesis::Nemesis;
 use crate::outcome::{Outcome, Prompt, Settings};
-use crate::sites::{self, Backing, Site, probe};
+use crate::sites::{self, Site, Target, check_free};
 use crate::times;
 use crate::verdict::VERDICT;
 use crate::worker::{self, Duty, Order};
@@ -79,9 +79,9 @@ pub struct Run {
 ///
 /// No servers, no processes, no history: the campaign itself is broken. What is wrong with locks,
 /// and a run in which too little happened, is in the outcome.
-pub async fn run(backing: &Backing, seed: u64, settings: &Settings) -> io::Result<Run> {
-    let site: Arc<dyn Site> = Arc::from(tokio::task::block_in_place(|| (backing.start)()));
-    on(site, backing, seed, settings).await
+pub async fn run(target: &Target, seed: u64, settings: &Settings) -> io::Result<Run> {
+    let site: Arc<dyn Site> = Arc::from(tokio::task::block_in_place(|| (target.start)()));
+    on(site, target, seed, settings).await
 }
 
 /// The same on a site that is there.
@@ -91,7 +91,7 @@ pub async fn run(backing: &Backing, seed: u64, settings: &Settings) -> io::Resul
 /// As [`run`].
 pub async fn on(
     site: Arc<dyn Site>,
-    backing: &Backing,
+    target: &Target,
     seed: u64,
     settings: &Settings,
 ) -> io::Result<Run> {
@@ -101,19 +101,19 @@ pub async fn on(
     let breaks_all = rng.u8(..3) == 0 || !settings.only.is_empty();
     has_all(&*site, settings)?;
     let url = site.url(&[]);
-    let operator = match site.shared() {
+    let operator = match site.shared_backend() {
         Some(shared) => shared,
-        None => worker::reach(&url, backing.connect).await.map_err(io::Error::other)?,
+        None => worker::reach(&url, target.connect).await.map_err(io::Error::other)?,
     };
-    until_ready(&*site, &url, backing).await?;
-    let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
+    until_ready(&*site, &url, target).await?;
+    let header = header(target.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
     let collector = Collector::new(recorder.clone(), locks(&*site, settings));
     let nemesis = Arc::new(Nemesis::new(&collector, &site, &operator, settings, breaks_all));
 
     let mut failures = Vec::new();
     let slots = tokio::task::block_in_place(|| {
-        start_clients(&*site, backing, seed, settings, &collector, &mut rng)
+        start_clients(&*site, target, seed, settings, &collector, &mut rng)
     })?;
     let began = Moment::now();
     let slots = play(&nemesis, slots, &mut rng, &mut failures).await;
@@ -122,7 +122,7 @@ pub async fn on(
     look_what_is_left(&*site, &*operator, &recorder, &header).await;
 
     let context =
-        RunContext { site, operator, backing, seed, settings, breaks_all, header, started };
+        RunContext { site, operator, target, seed, settings, breaks_all, header, started };
     verdict(context, &collector, &nemesis, played, failures).await
 }
 
@@ -130,7 +130,7 @@ pub async fn on(
 struct RunContext<'a> {
     site: Arc<dyn Site>,
     operator: Arc<dyn Backend>,
-    backing: &'a Backing,
+    target: &'a Target,
     seed: u64,
     settings: &'a Settings,
     breaks_all: bool,
@@ -146,7 +146,7 @@ async fn verdict(
     played: Duration,
     mut failures: Vec<String>,
 ) -> io::Result<Run> {
-    let RunContext { site, operator, backing, seed, settings, breaks_all, header, started } =
+    let RunContext { site, operator, target, seed, settings, breaks_all, header, started } =
         context;
     let lines = collector.recorder().lines();
     let history = History::new(lines.iter().cloned()).map_err(io::Error::other)?;
@@ -156,14 +156,14 @@ async fn verdict(
     failures.extend(what_failed(&report, &effects));
     let draws = draws::of(&lines, collector.deeds());
     let caps = operator.capabilities();
-    let verbs = draws::verbs(&caps, draws::by_lockctl(backing.name, &*site));
+    let verbs = draws::verbs(&caps, draws::by_lockctl(target.name, &*site));
     failures.extend(draws::missing(&draws, report.grants as u64, settings, &verbs));
     let (undisturbed, unexplained) = report
         .tallies()
         .iter()
         .fold((0, 0), |(all, failed), (_, tally)| (all + tally.count, failed + tally.failed));
     let outcome = Outcome {
-        backend: backing.name.to_owned(),
+        backend: target.name.to_owned(),
         seed,
         settings: settings.clone(),
         code: None,
@@ -214,15 +214,15 @@ async fn verdict(
 
 /// Waits until a new client gets a lock. Members of a quorum count only when they have run for a
 /// while, and each client finds out by itself for how long they have, to the second.
-async fn until_ready(site: &dyn Site, url: &str, backing: &Backing) -> io::Result<()> {
+async fn until_ready(site: &dyn Site, url: &str, target: &Target) -> io::Result<()> {
     let deadline = Moment::now() + READY_WITHIN;
     let name = LockName::new(lock_name(0)).expect("a good name");
     loop {
-        let client = match site.shared() {
+        let client = match site.shared_backend() {
             Some(shared) => shared,
-            None => worker::reach(url, backing.connect).await.map_err(io::Error::other)?,
+            None => worker::reach(url, target.connect).await.map_err(io::Error::other)?,
         };
-        let Err(why) = probe(&*client, &name).await else { return Ok(()) };
+        let Err(why) = check_free(&*client, &name).await else { return Ok(()) };
         if deadline.has_passed() {
             return Err(io::Error::other(format!("it is not ready: {why}")));
         }
@@ -262,8 +262,8 @@ fn slack(header: &Header, declared: Takeover) -> Duration {
 }
 
 fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
-    let refused = Kind::ALL.into_iter().filter_map(|kind| match sites::offer(site, kind) {
-        Offer::No(why) => Some((kind, why.to_owned())),
+    let refused = Kind::ALL.into_iter().filter_map(|kind| match sites::support(site, kind) {
+        FaultSupport::No(why) => Some((kind, why.to_owned())),
         _ => None,
     });
     refused.collect()
@@ -272,7 +272,7 @@ fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
 /// A kind of fault that a site cannot have is not left out without a word.
 fn has_all(site: &dyn Site, settings: &Settings) -> io::Result<()> {
     for &kind in &settings.only {
-        if let Offer::No(why) = sites::offer(site, kind) {
+        if let FaultSupport::No(why) = sites::support(site, kind) {
             return Err(io::Error::other(format!("no {}: {why}", kind.name())));
         }
     }
@@ -285,13 +285,13 @@ fn handovers(seed: u64) -> u8 {
 }
 
 fn locks(site: &dyn Site, settings: &Settings) -> usize {
-    settings.locks.unwrap_or(site.terms().locks)
+    settings.locks.unwrap_or(site.params().locks)
 }
 
 /// How long a contended lock may stand still after a failover or a restart with older data, in
 /// total: the claim lease counts from the end of the lease of a holder that the data may name.
 fn promised(site: &dyn Site) -> Duration {
-    let ttl = site.terms().ttl;
+    let ttl = site.params().ttl;
     ttl + ttl.min(CLAIM_LEASE) + PASSING_OVER
 }
 
@@ -304,51 +304,53 @@ fn header(
     backend: &dyn Backend,
     breaks_all: bool,
 ) -> Header {
-    let (terms, caps) = (site.terms(), backend.capabilities());
-    let mut header = Header::new(&format!("campaign {name}"), seed, &caps, terms.ttl);
-    header.lease = header.lease.map(|ttl| terms.lease.unwrap_or(ttl));
+    let (params, caps) = (site.params(), backend.capabilities());
+    let mut header = Header::new(&format!("campaign {name}"), seed, &caps, params.ttl);
+    header.lease = header.lease.map(|ttl| params.lease.unwrap_or(ttl));
     let lease = header.lease.unwrap_or_default();
     let tasks = u32::try_from(settings.tasks).unwrap_or(u32::MAX);
     // Those in line who have just died, or are stopped, may be served first, each for a lease.
-    header.absent = (caps.wakeup == Wakeup::HandOff).then_some(terms.ttl);
+    header.absent = (caps.wakeup == Wakeup::HandOff).then_some(params.ttl);
     // A signal that was lost costs a look, which comes within a lease.
-    header.hand_off = SLACK + terms.timeout + lease.max(terms.ttl) * 2;
-    header.takeover += SLACK + terms.timeout;
+    header.hand_off = SLACK + params.timeout + lease.max(params.ttl) * 2;
+    header.takeover += SLACK + params.timeout;
     let declared = match caps.takeover {
         Takeover::AtOnce => Duration::ZERO,
         Takeover::LeasePlus(more) => more,
     };
     let gets_old = [Kind::LeaderReplaced, Kind::ServerAged];
-    let gets_old = gets_old.into_iter().any(|kind| site.offer(kind).is_there());
-    header.resumes = gets_old.then(|| promised(site) + SLACK + terms.timeout);
-    header.fades = Some(declared + terms.timeout);
-    header.timeout = Some(terms.timeout);
+    let gets_old = gets_old.into_iter().any(|kind| site.support(kind).is_supported());
+    header.resumes = gets_old.then(|| promised(site) + SLACK + params.timeout);
+    header.fades = Some(declared + params.timeout);
+    header.timeout = Some(params.timeout);
     let looks_away = if caps.wakeup == Wakeup::Poll { LOOKS_AWAY } else { Duration::ZERO };
     let load = if settings.busy { BUSY } else { 1 };
     header.half = Some(PROMPT[0] * load + looks_away);
     header.most = Some(PROMPT[1] * load + looks_away * 2);
-    header.all = Some(lease.max(terms.ttl) * 3 + LATEST);
+    header.all = Some(lease.max(params.ttl) * 3 + LATEST);
     header.told_within = SLACK;
-    header.drain = lease.max(terms.ttl) * 3 + terms.timeout * 4 + Duration::from_secs(6);
+    header.drain = lease.max(params.ttl) * 3 + params.timeout * 4 + Duration::from_secs(6);
     header.drain += header.absent.unwrap_or_default() * tasks;
-    header.recovers = Some(SLACK + terms.timeout);
-    header.votes = site.votes();
+    header.recovers = Some(SLACK + params.timeout);
+    header.votes = site.decides_by_majority();
     // Clients stamp their answers, which arrive later.
     header.sequential = false;
     // A process that does not answer a lock that it is sent loses its places. Threads have no such
     // connection. The server counts another lease than the one asked for: that of the session.
-    header.moves_back = terms.lease.is_some();
-    header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared().is_none();
-    header.fifo_after = header.fifo_after.map(|_| terms.timeout + IN_LINE);
+    header.moves_back = params.lease.is_some();
+    header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared_backend().is_none();
+    header.fifo_after = header.fifo_after.map(|_| params.timeout + IN_LINE);
     if handovers(seed) > 0 {
         // Others are overtaken by as many.
         (header.passes_on, header.fifo_after) = (true, None);
     }
     // Where nobody can look, nothing is promised.
-    let documented = site.documented();
+    let documented = site.documented_residue();
     header.residue = documented.map(|names| names.into_iter().map(str::to_owned).collect());
     let mut breaks: Vec<Assumption> = Vec::new();
-    for assumption in Kind::ALL.into_iter().filter_map(|kind| site.offer(kind).breaks()) {
+    for assumption in
+        Kind::ALL.into_iter().filter_map(|kind| site.support(kind).broken_assumption())
+    {
         let for_all = assumption != Assumption::A3 && assumption.guards_exclusion();
         if !breaks.contains(&assumption) && (breaks_all || !for_all) {
             breaks.push(assumption);
@@ -360,36 +362,38 @@ fn header(
 
 fn start_clients(
     site: &dyn Site,
-    backing: &Backing,
+    target: &Target,
     seed: u64,
     settings: &Settings,
     collector: &Arc<Collector>,
     rng: &mut Rng,
 ) -> io::Result<Vec<ClientSlot>> {
-    let terms = site.terms();
+    let params = site.params();
     let mut slots = Vec::new();
     for number in 0..settings.clients {
         let duty = Duty {
-            run: format!("campaign {}", backing.name),
+            run: format!("campaign {}", target.name),
             seed,
             host: String::new(),
             url: String::new(),
-            ttl: terms.ttl,
-            beat: terms.beat,
-            timeout: terms.timeout,
+            ttl: params.ttl,
+            beat: params.typical_hold,
+            timeout: params.timeout,
             locks: locks(site, settings),
             tasks: settings.tasks,
             draw: rng.u64(..),
-            calls: Kind::ALL.iter().any(|kind| kind.is_in_calls() && site.offer(*kind).is_there()),
+            calls: Kind::ALL
+                .iter()
+                .any(|kind| kind.is_in_calls() && site.support(*kind).is_supported()),
             bug: settings.bug.clone(),
             handovers: handovers(seed),
-            lockctl: draws::by_lockctl(backing.name, site).is_ok(),
+            lockctl: draws::by_lockctl(target.name, site).is_ok(),
         };
-        let program = match site.shared() {
+        let program = match site.shared_backend() {
             Some(backend) => Program::Thread(backend),
-            None => Program::Process { backing: backing.name.to_owned() },
+            None => Program::Process { target: target.name.to_owned() },
         };
-        let with_clock = site.offer(Kind::ClientClockStepped).is_there();
+        let with_clock = site.support(Kind::ClientClockStepped).is_supported();
         let mut slot = ClientSlot::new(number, duty, collector, site, program, with_clock)?;
         slot.start()?;
         slots.push(slot);
@@ -449,9 +453,9 @@ async fn look_what_is_left(
 ) {
     let deadline = Moment::now() + header.drain * 2;
     let mut left = Vec::new();
-    for number in 0..site.terms().locks {
+    for number in 0..site.params().locks {
         let name = LockName::new(lock_name(number)).expect("a good name");
-        while let Err(taken) = probe(operator, &name).await {
+        while let Err(taken) = check_free(operator, &name).await {
             if deadline.has_passed() {
                 left.push(taken);
                 break;
@@ -460,7 +464,7 @@ async fn look_what_is_left(
         }
     }
     while let Some(documented) = &header.residue {
-        let names = tokio::task::block_in_place(|| site.left());
+        let names = tokio::task::block_in_place(|| site.residue());
         let names = names.unwrap_or_else(|| vec!["? (nobody could look)".to_owned()]);
         // The checker decides; this only says whether it is worth while to wait.
         let is_known =
@@ -484,11 +488,11 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn only_processes_that_are_sent_locks_are_passed_over() {
         for (name, is_passed_over) in [("redis", true), ("file", false), ("memory", false)] {
-            let backing = sites::all().iter().find(|backing| backing.name == name).unwrap();
-            let site = tokio::task::block_in_place(|| (backing.start)());
-            let backend = match site.shared() {
+            let target = sites::all().iter().find(|target| target.name == name).unwrap();
+            let site = tokio::task::block_in_place(|| (target.start)());
+            let backend = match site.shared_backend() {
                 Some(shared) => shared,
-                None => worker::reach(&site.url(&[]), backing.connect).await.unwrap(),
+                None => worker::reach(&site.url(&[]), target.connect).await.unwrap(),
             };
             let header = header(name, 1, &Settings::default(), &*site, &*backend, false);
             assert_eq!(header.passes_over, is_passed_over, "{name}");

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use lock_campaign::sites::offer;
+use lock_campaign::sites::support;
 use lock_campaign::{Kind, Outcome};
 
 const FAULTS: u64 = 16;
@@ -104,32 +104,33 @@ fn two_of_three_members_can_be_down_at_once() {
     let outcome = run("quorum-mixed", 1, 4, &only);
     assert!(outcome.is_clean(), "{:?} {:?}", outcome.failures, outcome.violations);
     assert!(kinds.iter().all(|kind| outcome.around.contains_key(kind)), "{:?}", outcome.around);
-    for backing in lock_campaign::sites::all().iter().filter(|one| one.name == "quorum") {
-        let site = (backing.start)();
-        assert!(kinds.iter().all(|&kind| offer(&*site, kind).is_there()));
+    for target in lock_campaign::sites::all().iter().filter(|one| one.name == "quorum") {
+        let site = (target.start)();
+        assert!(kinds.iter().all(|&kind| support(&*site, kind).is_supported()));
     }
 }
 
 #[test]
 fn each_backend_has_twelve_kinds_of_fault_or_says_why_not() {
-    for backing in lock_campaign::sites::all() {
-        if backing.name.starts_with("zookeeper") {
+    for target in lock_campaign::sites::all() {
+        if target.name.starts_with("zookeeper") {
             continue; // Java takes its time; the runs above have started it.
         }
-        let site = (backing.start)();
+        let site = (target.start)();
         let offered: BTreeSet<Kind> =
-            Kind::ALL.into_iter().filter(|&kind| offer(&*site, kind).is_there()).collect();
-        println!("{}: {} kinds of fault", backing.name, offered.len());
-        assert!(offered.len() >= 12, "{}: {offered:?}", backing.name);
+            Kind::ALL.into_iter().filter(|&kind| support(&*site, kind).is_supported()).collect();
+        println!("{}: {} kinds of fault", target.name, offered.len());
+        assert!(offered.len() >= 12, "{}: {offered:?}", target.name);
     }
 }
 
 #[test]
 fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
-    let backing = lock_campaign::sites::all().iter().find(|backing| backing.name == "cluster");
-    let site = (backing.expect("it is there").start)();
+    let target = lock_campaign::sites::all().iter().find(|target| target.name == "cluster");
+    let site = (target.expect("it is there").start)();
     let leader = site.leader().expect("it is settled");
-    let hit = |kind: Kind, leader: usize| site.hit(kind, leader).expect("not all of them");
+    let hit =
+        |kind: Kind, leader: usize| site.affected_locks(kind, leader).expect("not all of them");
     for kind in [Kind::LeaderKilled, Kind::LeaderStopped, Kind::FollowerCut] {
         assert!(hit(kind, leader).contains(&"n00".to_owned()), "the leader has the first one");
         let mut of_all: Vec<String> =
@@ -137,8 +138,8 @@ fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
         of_all.sort();
         of_all.dedup();
         let each: usize = (0..site.servers().len()).map(|server| hit(kind, server).len()).sum();
-        assert_eq!((each, of_all.len()), (site.terms().locks, site.terms().locks), "{kind:?}");
-        assert!(hit(kind, leader).len() < site.terms().locks, "{kind:?}");
+        assert_eq!((each, of_all.len()), (site.params().locks, site.params().locks), "{kind:?}");
+        assert!(hit(kind, leader).len() < site.params().locks, "{kind:?}");
     }
     assert_eq!(hit(Kind::SlotMoved, leader), ["n00"]);
 }

@@ -10,14 +10,14 @@ pub struct Bug {
     /// What it does, in words.
     pub what: &'static str,
     /// Who has to see it.
-    pub seen_by: Seer,
+    pub seen_by: Detector,
     /// The campaign has to see it as a violation of one of these.
     pub rules: &'static [Rule],
 }
 
 /// Who has to see a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seer {
+pub enum Detector {
     /// The campaign, on this backend.
     Campaign(&'static str),
     /// The check of this law, on the memory backend.
@@ -28,7 +28,7 @@ pub enum Seer {
     Mutant(&'static str),
 }
 
-use Seer::{Campaign, Law, Mutant, Network};
+use Detector::{Campaign, Law, Mutant, Network};
 
 /// All of them.
 pub const ALL: &[Bug] = &[
@@ -286,7 +286,7 @@ pub const ALL: &[Bug] = &[
     ),
 ];
 
-const fn bug(name: &'static str, what: &'static str, seen_by: Seer) -> Bug {
+const fn bug(name: &'static str, what: &'static str, seen_by: Detector) -> Bug {
     Bug { name, what, seen_by, rules: &[] }
 }
 

@@ -12,11 +12,11 @@ use lock_core::Memory;
 use lock_history::Rule;
 
 use super::finding::CAMPAIGN;
-use super::{ALL, Bug, Finding, Only, Seer, saboteur};
+use super::{ALL, Bug, Detector, Finding, Only, saboteur};
 use crate::outcome::{Outcome, Settings};
 use crate::report;
 use crate::run::run;
-use crate::sites::Backing;
+use crate::sites::Target;
 
 /// What is hunted for, and how long.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Hunt {
 /// True if all were seen.
 pub(crate) fn hunt(
     hunt: &Hunt,
-    find: impl Fn(&str) -> io::Result<Backing>,
+    find: impl Fn(&str) -> io::Result<Target>,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<bool> {
     let (mut findings, mut clean) = (Vec::new(), Clean::default());
@@ -51,14 +51,14 @@ pub(crate) fn hunt(
             findings.push(finding);
             continue;
         }
-        let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Seer::Campaign("")) {
-            Seer::Campaign(backend) => {
-                let backing = find(hunt.on.as_deref().unwrap_or(backend))?;
-                by_campaign(hunt, bug, &backing, &mut clean, &runtime)?
+        let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Detector::Campaign("")) {
+            Detector::Campaign(backend) => {
+                let target = find(hunt.on.as_deref().unwrap_or(backend))?;
+                by_campaign(hunt, bug, &target, &mut clean, &runtime)?
             }
-            Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
-            Seer::Network(number) => by_network(bug, number)?,
-            Seer::Mutant(name) => {
+            Detector::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
+            Detector::Network(number) => by_network(bug, number)?,
+            Detector::Mutant(name) => {
                 mutants.push((name, bug));
                 continue;
             }
@@ -98,7 +98,7 @@ fn keep(hunt: &Hunt, finding: Finding, findings: &mut Vec<Finding>) -> io::Resul
 fn by_campaign(
     hunt: &Hunt,
     bug: &Bug,
-    backing: &Backing,
+    target: &Target,
     clean: &mut Clean,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<Finding> {
@@ -106,18 +106,18 @@ fn by_campaign(
     let settings = Settings { bug: Some(bug.name.to_owned()), ..hunt.settings.clone() };
     let (mut seen, mut command) = (None, String::new());
     for seed in hunt.seeds.clone() {
-        let outcome = runtime()?.block_on(run(backing, seed, &settings))?.outcome;
+        let outcome = runtime()?.block_on(run(target, seed, &settings))?.outcome;
         command = outcome.command();
         let without = || {
-            println!("{} seed {seed} without a bug", backing.name);
-            Ok(runtime()?.block_on(run(backing, seed, &hunt.settings))?.outcome.is_clean())
+            println!("{} seed {seed} without a bug", target.name);
+            Ok(runtime()?.block_on(run(target, seed, &hunt.settings))?.outcome.is_clean())
         };
-        if bug.shows_in(&outcome) && clean.is_clean(backing.name, seed, without)? {
+        if bug.shows_in(&outcome) && clean.is_clean(target.name, seed, without)? {
             seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));
             break;
         }
     }
-    Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", backing.name), seen, command))
+    Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", target.name), seen, command))
 }
 
 impl Bug {
@@ -246,7 +246,7 @@ mod tests {
     fn every_mutant_is_there() {
         let mutants = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mutants");
         for bug in ALL {
-            if let Seer::Mutant(name) = bug.seen_by {
+            if let Detector::Mutant(name) = bug.seen_by {
                 assert!(mutants.join(format!("{name}.patch")).is_file(), "{}: {name}", bug.name);
             }
         }

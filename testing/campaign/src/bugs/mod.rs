@@ -17,7 +17,7 @@ use lock_conformance::sabotage::{self, Saboteur};
 use lock_conformance::{ClockMode, Harness};
 use lock_core::Backend;
 
-pub use catalogue::{ALL, Bug, Seer};
+pub use catalogue::{ALL, Bug, Detector};
 pub use finding::Finding;
 pub(crate) use hunt::{Hunt, hunt};
 
@@ -68,7 +68,7 @@ impl Harness for Only {
 
 #[cfg(test)]
 mod tests {
-    use super::catalogue::Seer::{Law, Network};
+    use super::catalogue::Detector::{Law, Network};
     use super::*;
 
     #[test]

@@ -35,7 +35,7 @@ impl Nemesis {
         rng: &mut Rng,
         slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
-        let way = sites::way(&*self.site, kind).ok_or("there is no way to do it")?;
+        let way = sites::mechanism(&*self.site, kind).ok_or("there is no way to do it")?;
         let lock = rng.usize(..self.collector.locks());
         let beyond = self.lease().mul_f64(1.2 + rng.f64());
         let host = slot.host().to_owned();
@@ -57,7 +57,7 @@ impl Nemesis {
             }
             Kind::LateGrant => {
                 let fault = other();
-                let late = self.terms.late.mul_f64(0.3 + 0.7 * rng.f64());
+                let late = self.params.max_delay.mul_f64(0.3 + 0.7 * rng.f64());
                 disturb(way, late, slot)?;
                 let won = wins(slot, lock, false);
                 sleep(beyond).await;
@@ -113,12 +113,12 @@ impl Nemesis {
         let name = LockName::new(name).map_err(|error| error.to_string())?;
         let removed = self.break_lock(&name).await;
         self.close(removed, fault).await;
-        if removed == Removal::Nothing || hears(slot, "done", HOLDS_ON).is_err() {
+        if removed == Removal::NotFound || hears(slot, "done", HOLDS_ON).is_err() {
             tell(slot, &Order::ReleaseMode)?;
             hears(slot, "done", QUIET_FOR)?;
         }
         self.last(Scope::Client, Duration::ZERO).await?;
-        Ok(removed == Removal::Done)
+        Ok(removed == Removal::Removed)
     }
 
     /// The request that follows from `order` takes effect, and is not answered. False if there was
@@ -133,7 +133,7 @@ impl Nemesis {
         if way.is_in_calls() {
             disturb(way, Duration::ZERO, slot)?;
             tell(slot, order)?;
-            let lasted = self.last_for(slot.host(), self.terms.timeout / 2).await;
+            let lasted = self.last_for(slot.host(), self.params.timeout / 2).await;
             calm(way, slot)?;
             return lasted.map(|()| true);
         }

@@ -69,7 +69,7 @@ impl Nemesis {
                 slot.order(&Order::Short(false)).map_err(text)?;
             }
             kind if kind.is_in_calls() => {
-                let by = self.terms.ttl.mul_f64(1.5 * rng.f64());
+                let by = self.params.ttl.mul_f64(1.5 * rng.f64());
                 let order = Order::Disturb(kind, rng.u32(50..600), by);
                 slot.order(&order).map_err(text)?;
                 let lasted = self.last_for(&host, span).await;
@@ -86,7 +86,7 @@ impl Nemesis {
     /// all.
     fn some_ways<'a>(&self, kind: Kind, rng: &mut Rng, slot: &'a ClientSlot) -> &'a [Proxy] {
         let all = slot.lines.len();
-        if self.site.ways().len() < 2 || !kind.is_in_network() || rng.bool() {
+        if self.site.member_proxies().len() < 2 || !kind.is_in_network() || rng.bool() {
             return &slot.lines;
         }
         let from = rng.usize(..all);

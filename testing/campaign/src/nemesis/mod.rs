@@ -23,9 +23,9 @@ use tokio::sync::{Mutex, RwLock, Semaphore};
 
 use crate::clients::ClientSlot;
 use crate::collector::Collector;
-use crate::kind::{Kind, Offer, Scope};
+use crate::kind::{FaultSupport, Kind, Scope};
 use crate::outcome::Settings;
-use crate::sites::{self, Site, Terms};
+use crate::sites::{self, Site, SiteParams};
 
 /// How long traffic may take to come up again.
 const QUIET_FOR: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ impl Around {
 pub(crate) struct Nemesis {
     collector: Arc<Collector>,
     site: Arc<dyn Site>,
-    terms: Terms,
+    params: SiteParams,
     /// Whether what breaks an assumption for all locks at once may be done.
     breaks_all: bool,
     /// The kinds of fault, unless all.
@@ -130,7 +130,7 @@ impl Nemesis {
         Self {
             collector: Arc::clone(collector),
             site: Arc::clone(site),
-            terms: site.terms(),
+            params: site.params(),
             breaks_all,
             only: settings.only.clone(),
             grants_between: settings.grants,
@@ -166,12 +166,12 @@ impl Nemesis {
     }
 
     fn allows(&self, kind: Kind) -> bool {
-        match sites::offer(&*self.site, kind) {
-            Offer::Yes => true,
-            Offer::No(_) => false,
+        match sites::support(&*self.site, kind) {
+            FaultSupport::Yes => true,
+            FaultSupport::No(_) => false,
             // One lock is not all of them.
-            Offer::Breaks(Assumption::A3) => true,
-            Offer::Breaks(assumption) => self.breaks_all || !assumption.guards_exclusion(),
+            FaultSupport::Breaks(Assumption::A3) => true,
+            FaultSupport::Breaks(assumption) => self.breaks_all || !assumption.guards_exclusion(),
         }
     }
 
@@ -355,7 +355,7 @@ impl Nemesis {
         let goes_on = || match scope {
             Scope::Client if !self.has_leases => traffic.calls() > calls || traffic.under_way() > 0,
             Scope::Outage => traffic.calls() > calls || traffic.under_way() > 0,
-            Scope::Client | Scope::Nuisance => traffic.grants() > grants,
+            Scope::Client | Scope::Partial => traffic.grants() > grants,
         };
         self.until(|| goes_on() && is_felt()).await.map_err(|()| {
             format!("minimum traffic: nothing happened in {QUIET_FOR:?} while it lasted")
@@ -385,7 +385,7 @@ impl Nemesis {
     }
 
     fn lease(&self) -> Duration {
-        self.terms.lease.unwrap_or(self.terms.ttl)
+        self.params.lease.unwrap_or(self.params.ttl)
     }
 
     /// Up to some leases, short spans as often as long ones.
@@ -439,12 +439,12 @@ mod tests {
 
     /// One whose clients say `lines` meanwhile, and nothing else.
     fn nemesis(lines: &[&str]) -> Nemesis {
-        let backing = sites::all().iter().find(|backing| backing.name == "memory");
-        let site: Arc<dyn Site> = Arc::from((backing.expect("it is there").start)());
-        let operator = site.shared().expect("it is in memory");
-        let terms = site.terms();
-        let header = Header::new("r", 1, &operator.capabilities(), terms.ttl);
-        let collector = Collector::new(Recorder::in_memory(Clock::core(), header), terms.locks);
+        let target = sites::all().iter().find(|target| target.name == "memory");
+        let site: Arc<dyn Site> = Arc::from((target.expect("it is there").start)());
+        let operator = site.shared_backend().expect("it is in memory");
+        let params = site.params();
+        let header = Header::new("r", 1, &operator.capabilities(), params.ttl);
+        let collector = Collector::new(Recorder::in_memory(Clock::core(), header), params.locks);
         for line in lines {
             let Ok(Line::Record(record)) = Line::parse(line.as_bytes()) else { panic!("{line}") };
             collector.traffic.note(&record);

@@ -13,7 +13,7 @@ use tokio::task::block_in_place;
 
 use super::{Failure, LOOK, Nemesis, QUIET_FOR};
 use crate::collector::lock_name;
-use crate::kind::{Kind, Offer, Scope};
+use crate::kind::{FaultSupport, Kind, Scope};
 use crate::sites::{self, Removal};
 
 /// For how long somebody else is waited for who leads.
@@ -29,8 +29,9 @@ impl Nemesis {
             return self.remove_one(kind, rng).await;
         }
         let span = self.span(rng);
-        let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
-        let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
+        let leader = if kind.needs_leader() { Some(self.someone_leads().await?) } else { None };
+        let hit =
+            leader.and_then(|leader| block_in_place(|| self.site.affected_locks(kind, leader)));
         if let Some(locks) = &hit {
             self.is_served(locks, self.collector.traffic.grants_of(locks), "before it").await?;
         }
@@ -56,17 +57,17 @@ impl Nemesis {
                 if !block_in_place(|| self.site.move_slot()) {
                     return Err("no slot could be moved".into());
                 }
-                self.last(Scope::Nuisance, span).await?;
+                self.last(Scope::Partial, span).await?;
             }
-            kind if kind.is_of_two_members() => self.hit_two_members(kind, span, rng).await?,
-            kind if kind.is_of_a_member() => self.hit_member(kind, span, rng).await?,
+            kind if kind.hits_two_members() => self.hit_two_members(kind, span, rng).await?,
+            kind if kind.hits_one_member() => self.hit_member(kind, span, rng).await?,
             kind => self.hit_servers(kind, span, rng).await?,
         }
-        if let Offer::Breaks(assumption) = sites::offer(&*self.site, kind)
+        if let FaultSupport::Breaks(assumption) = sites::support(&*self.site, kind)
             && assumption.guards_exclusion()
             && kind != Kind::LeaderReplaced
         {
-            sleep(self.site.aftermath()).await;
+            sleep(self.site.recovery_time()).await;
             if matches!(kind, Kind::LeaderKilled | Kind::LeaderStopped) {
                 self.someone_leads().await?;
             }
@@ -86,10 +87,10 @@ impl Nemesis {
     /// Notes a fault of servers that hits all locks, or these.
     fn begin(&self, kind: Kind, locks: Option<Vec<String>>) -> UnderFault {
         let mut fault = self.recorder().fault(Trouble::Other(kind.name()));
-        if let Some(assumption) = sites::offer(&*self.site, kind).breaks() {
+        if let Some(assumption) = sites::support(&*self.site, kind).broken_assumption() {
             fault = fault.breaks(assumption);
         }
-        if kind.is_of_a_member() {
+        if kind.hits_one_member() {
             // The others make a majority.
             fault = fault.hidden();
         }
@@ -110,15 +111,15 @@ impl Nemesis {
                 lasted
             }
             Kind::ServerFull => {
-                block_in_place(|| self.site.fill(true));
+                block_in_place(|| self.site.set_full(true));
                 let lasted = self.last(Scope::Outage, span).await;
-                block_in_place(|| self.site.fill(false));
+                block_in_place(|| self.site.set_full(false));
                 lasted
             }
             Kind::ServerClockStepped => {
                 let by = self.lease().mul_f64(0.2 + 3.0 * rng.f64());
                 self.site.step_clock(Step::Forward(by));
-                let lasted = self.last(Scope::Nuisance, span).await;
+                let lasted = self.last(Scope::Partial, span).await;
                 self.site.step_clock(Step::Back(by));
                 lasted?;
                 // Leases that were granted before the step back last longer by it.
@@ -147,7 +148,7 @@ impl Nemesis {
         span: Duration,
         outlasts: bool,
     ) -> Result<(), Failure> {
-        let alone = self.site.cuts_leaders_off_first();
+        let alone = self.site.isolates_leaders_first();
         let heal = block_in_place(|| alone.then(|| self.site.cut_follower()).flatten());
         if heal.is_some() {
             self.last(Scope::Outage, ALONE).await?;
@@ -188,7 +189,7 @@ impl Nemesis {
             block_in_place(|| self.site.replace_leader(leader));
             sleep(Duration::from_millis(50)).await;
         }
-        if self.site.cuts_leaders_off_first() {
+        if self.site.isolates_leaders_first() {
             // Without a replica it gives no lock.
             self.someone_leads().await?;
         }
@@ -199,8 +200,8 @@ impl Nemesis {
     /// Kills the server, and starts it again with the data that it had a while before.
     async fn age_server(&self, span: Duration) -> Result<(), Failure> {
         let server = *self.site.servers().first().ok_or("there is no server")?;
-        let put_back = block_in_place(|| self.site.keep_data()).ok_or("it keeps no data")?;
-        self.last(Scope::Nuisance, span).await?;
+        let put_back = block_in_place(|| self.site.snapshot_data()).ok_or("it keeps no data")?;
+        self.last(Scope::Partial, span).await?;
         block_in_place(|| {
             server.kill();
             put_back();
@@ -253,22 +254,22 @@ impl Nemesis {
     /// One of several servers that know nothing of each other; the others make a majority.
     async fn hit_member(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
         if kind == Kind::MemberCut {
-            let way = rng.choice(self.site.ways()).ok_or("there are no members")?;
+            let way = rng.choice(self.site.member_proxies()).ok_or("there are no members")?;
             way.set(Fault::BlackHole);
-            let lasted = self.last(Scope::Nuisance, span * 2).await;
+            let lasted = self.last(Scope::Partial, span * 2).await;
             way.heal();
             return lasted;
         }
         let member = rng.choice(self.site.members(kind)).ok_or("no member is fit for it")?;
         if kind == Kind::MemberStopped {
             block_in_place(|| member.stop());
-            let lasted = self.last(Scope::Nuisance, span * 2).await;
+            let lasted = self.last(Scope::Partial, span * 2).await;
             block_in_place(|| member.cont());
             return lasted;
         }
         let keep = if kind == Kind::MemberEmptied { KeepData::No } else { KeepData::Yes };
         block_in_place(|| member.kill());
-        let lasted = self.last(Scope::Nuisance, span).await;
+        let lasted = self.last(Scope::Partial, span).await;
         block_in_place(|| member.restart(keep));
         lasted
     }
@@ -283,7 +284,7 @@ impl Nemesis {
             sleep(Duration::from_millis(50)).await;
         }
         // Without a replica, who waits for one goes on later.
-        if !self.site.cuts_leaders_off_first() {
+        if !self.site.isolates_leaders_first() {
             self.resumes();
         }
     }
@@ -318,9 +319,9 @@ impl Nemesis {
                 _ => self.break_lock(&name).await,
             };
             self.close(removed, fault).await;
-            if removed == Removal::Done {
+            if removed == Removal::Removed {
                 // The holder believes in its lock until its next renewal, or its deadline.
-                self.last(Scope::Nuisance, self.terms.ttl * 2).await?;
+                self.last(Scope::Partial, self.params.ttl * 2).await?;
                 return Ok(vec![lock]);
             }
             if deadline.has_passed() {
@@ -333,11 +334,11 @@ impl Nemesis {
     /// What became of the removal that `fault` stands for.
     pub(super) async fn close(&self, removed: Removal, fault: UnderFault) {
         match removed {
-            Removal::Done => fault.has_removed(),
-            Removal::Nothing => fault.never_happened(),
+            Removal::Removed => fault.has_removed(),
+            Removal::NotFound => fault.never_happened(),
             Removal::Unknown => {
                 // It may land until its holder has gone by itself.
-                sleep(self.terms.timeout + self.lease()).await;
+                sleep(self.params.timeout + self.lease()).await;
                 fault.heal();
             }
         }
@@ -345,15 +346,15 @@ impl Nemesis {
 
     pub(super) async fn break_lock(&self, name: &LockName) -> Removal {
         let bounded = |span| tokio::time::timeout(span, self.operator.inspect(name));
-        let Ok(Ok(seen)) = bounded(self.terms.timeout).await else { return Removal::Nothing };
+        let Ok(Ok(seen)) = bounded(self.params.timeout).await else { return Removal::NotFound };
         let Some(owner) = seen.holders.first().and_then(|holder| holder.owner) else {
-            return Removal::Nothing;
+            return Removal::NotFound;
         };
         // Whoever it is by then: it names the holder that was seen.
         let breaking = self.operator.break_lock(name, &owner);
-        match tokio::time::timeout(self.terms.timeout, breaking).await {
-            Ok(Ok(true)) => Removal::Done,
-            Ok(Ok(false)) => Removal::Nothing,
+        match tokio::time::timeout(self.params.timeout, breaking).await {
+            Ok(Ok(true)) => Removal::Removed,
+            Ok(Ok(false)) => Removal::NotFound,
             _ => Removal::Unknown,
         }
     }

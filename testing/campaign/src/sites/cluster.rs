@@ -10,11 +10,11 @@ use lock_history::Assumption;
 use test_servers::{Persistence, RedisCluster, RedisOptions};
 
 use super::redis::deleted;
-use super::site::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
+use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, Undo, connect};
 use crate::collector::lock_name;
-use crate::kind::{Kind, Offer};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const BACKING: Backing = Backing { name: "cluster", start, connect };
+pub(super) const TARGET: Target = Target { name: "cluster", start, connect };
 
 const MASTERS: usize = 3;
 
@@ -47,35 +47,35 @@ impl Cluster {
 }
 
 impl Site for Cluster {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: LEASE,
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: LEASE,
-            late: LEASE / 4,
+            max_delay: LEASE / 4,
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
             // Replication is asynchronous: who takes over may not know the newest locks.
-            Kind::LeaderKilled | Kind::LeaderStopped => Offer::Breaks(Assumption::A2),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::FollowerCut | Kind::SlotMoved => Offer::Yes,
+            Kind::LeaderKilled | Kind::LeaderStopped => FaultSupport::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            Kind::FollowerCut | Kind::SlotMoved => FaultSupport::Yes,
             Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
-                Offer::No("a master is stopped and killed instead")
+                FaultSupport::No("a master is stopped and killed instead")
             }
             Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
-                Offer::No("see the run of one server")
+                FaultSupport::No("see the run of one server")
             }
-            Kind::LeaderReplaced => Offer::No("see the runs with Sentinels"),
-            kind if kind.is_of_a_member() || kind.is_of_two_members() => {
-                Offer::No("masters and replicas are hit, one at a time")
+            Kind::LeaderReplaced => FaultSupport::No("see the runs with Sentinels"),
+            kind if kind.hits_one_member() || kind.hits_two_members() => {
+                FaultSupport::No("masters and replicas are hit, one at a time")
             }
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
@@ -90,7 +90,7 @@ impl Site for Cluster {
     }
 
     /// Each client reaches all members at an address of its own, on the ports that they tell.
-    fn lines(&self, client: usize) -> std::io::Result<Vec<Proxy>> {
+    fn client_proxies(&self, client: usize) -> std::io::Result<Vec<Proxy>> {
         let client = u8::try_from(client + 1).expect("there are few clients");
         let own = |port| (Ipv4Addr::new(127, 1, client, 1), port).into();
         let line = |upstream: SocketAddr| Proxy::start_at(own(upstream.port()), upstream);
@@ -111,8 +111,8 @@ impl Site for Cluster {
     }
 
     /// Those of that master, or of the slot.
-    fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
-        let locks = (0..self.terms().locks).map(lock_name);
+    fn affected_locks(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
+        let locks = (0..self.params().locks).map(lock_name);
         let moved = self.0.slot(ONE);
         let is_hit = |lock: &String| match kind {
             Kind::SlotMoved => self.0.slot(lock) == moved,
@@ -121,7 +121,7 @@ impl Site for Cluster {
         Some(locks.filter(is_hit).collect())
     }
 
-    fn cut_follower(&self) -> Option<Cut<'_>> {
+    fn cut_follower(&self) -> Option<Undo<'_>> {
         let master = self.leader()?;
         self.0.cut_from_replica(master);
         Some(Box::new(move || self.0.replicate_again(master)))
@@ -137,22 +137,22 @@ impl Site for Cluster {
     }
 
     /// Who was missed for a moment may still be replaced when it is back.
-    fn aftermath(&self) -> Duration {
+    fn recovery_time(&self) -> Duration {
         Duration::from_secs(3)
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        let Some(home) = self.0.try_home(name.as_str()) else { return Removal::Nothing };
+        let Some(home) = self.0.try_home(name.as_str()) else { return Removal::NotFound };
         deleted(&self.0.member(home).command(&["DEL", name.as_str()]))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         let keys = |master: usize| self.0.member(master).command(&["KEYS", "*"]).text();
         let all: Vec<_> = self.0.masters().into_iter().map(keys).collect();
         Some(all.iter().flat_map(|keys| keys.lines()).map(str::to_owned).collect())
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }

@@ -16,37 +16,37 @@ use std::time::Duration;
 use lock_core::backend::ReleaseMode;
 use lock_core::{Backend, LockName};
 
-pub use site::{Backing, Connecting, Cut, Removal, Site, Terms, connect};
+pub use site::{ConnectFuture, Removal, Site, SiteParams, Target, Undo, connect};
 
-use crate::kind::{Kind, Offer};
+use crate::kind::{FaultSupport, Kind};
 
 /// Whether a site can have this kind of fault: one that is aimed, if it can have what that is done
 /// by.
 #[must_use]
-pub fn offer(site: &dyn Site, kind: Kind) -> Offer {
-    match (site.offer(kind), way(site, kind)) {
-        (Offer::No(why), _) => Offer::No(why),
-        (_, Some(way)) => site.offer(way),
-        (own, None) => kind.ways().first().map_or(own, |&way| site.offer(way)),
+pub fn support(site: &dyn Site, kind: Kind) -> FaultSupport {
+    match (site.support(kind), mechanism(site, kind)) {
+        (FaultSupport::No(why), _) => FaultSupport::No(why),
+        (_, Some(way)) => site.support(way),
+        (own, None) => kind.mechanisms().first().map_or(own, |&way| site.support(way)),
     }
 }
 
 /// What a fault that is aimed is done by.
-pub(crate) fn way(site: &dyn Site, kind: Kind) -> Option<Kind> {
-    kind.ways().iter().copied().find(|&way| site.offer(way).is_there())
+pub(crate) fn mechanism(site: &dyn Site, kind: Kind) -> Option<Kind> {
+    kind.mechanisms().iter().copied().find(|&way| site.support(way).is_supported())
 }
 
 /// All backends of this project.
 #[must_use]
-pub fn all() -> &'static [Backing] {
+pub fn all() -> &'static [Target] {
     &[
-        memory::BACKING,
-        file::BACKING,
-        redis::BACKING,
-        sentinel::BACKING,
+        memory::TARGET,
+        file::TARGET,
+        redis::TARGET,
+        sentinel::TARGET,
         sentinel::WITH_REPLICAS,
-        cluster::BACKING,
-        memcached::BACKING,
+        cluster::TARGET,
+        memcached::TARGET,
         zookeeper::ALONE,
         zookeeper::ENSEMBLE,
         quorum::REDIS,
@@ -64,7 +64,7 @@ pub fn remote(url: &str) -> Result<Box<dyn Site>, String> {
 }
 
 /// Whether a lock is free, as a stranger finds it; why not, otherwise.
-pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), String> {
+pub(crate) async fn check_free(backend: &dyn Backend, name: &LockName) -> Result<(), String> {
     use lock_core::OwnerId;
     use lock_core::backend::{Attempt, Claim};
 

@@ -8,23 +8,23 @@ use lock_conformance::proxy::Proxy;
 use lock_core::LockName;
 use lock_history::Assumption;
 
-use super::site::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
+use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, connect};
 use super::{memcached, redis};
-use crate::kind::{Kind, Offer};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const REDIS: Backing = Backing {
+pub(super) const REDIS: Target = Target {
     name: "quorum",
     start: || {
-        let members = [redis::BACKING, redis::BACKING, redis::BACKING];
+        let members = [redis::TARGET, redis::TARGET, redis::TARGET];
         Quorum::of(members, Duration::from_secs(2))
     },
     connect,
 };
 
-pub(super) const MIXED: Backing = Backing {
+pub(super) const MIXED: Target = Target {
     name: "quorum-mixed",
     start: || {
-        let members = [redis::BACKING, redis::BACKING, memcached::BACKING];
+        let members = [redis::TARGET, redis::TARGET, memcached::TARGET];
         Quorum::of(members, Duration::from_secs(3))
     },
     connect,
@@ -44,7 +44,7 @@ struct Quorum {
 }
 
 impl Quorum {
-    fn of(members: [Backing; 3], lease: Duration) -> Box<dyn Site> {
+    fn of(members: [Target; 3], lease: Duration) -> Box<dyn Site> {
         let members = members.map(|member| (member.start)());
         let ways = members.iter().map(|member| {
             let [server] = member.upstreams()[..] else { panic!("a member is one server") };
@@ -53,66 +53,70 @@ impl Quorum {
         Box::new(Self { ways: ways.collect(), members: members.into(), lease })
     }
 
-    fn all(&self, kind: Kind) -> impl Iterator<Item = Offer> {
-        self.members.iter().map(move |member| member.offer(kind))
+    fn all(&self, kind: Kind) -> impl Iterator<Item = FaultSupport> {
+        self.members.iter().map(move |member| member.support(kind))
     }
 }
 
 /// What has to happen to a member, if it were alone, and whether it can keep what it promises then.
 fn is_fit(member: &dyn Site, kind: Kind) -> bool {
     match kind {
-        Kind::MemberStopped | Kind::TwoStopped => member.offer(Kind::ServerStopped) == Offer::Yes,
+        Kind::MemberStopped | Kind::TwoStopped => {
+            member.support(Kind::ServerStopped) == FaultSupport::Yes
+        }
         Kind::MemberRestarted | Kind::TwoRestarted => {
-            member.offer(Kind::ServerRestarted) == Offer::Yes
+            member.support(Kind::ServerRestarted) == FaultSupport::Yes
         }
         // It has forgotten its locks, and is not counted before they would have ended.
-        Kind::MemberEmptied => member.offer(Kind::ServerEmptied).is_there(),
+        Kind::MemberEmptied => member.support(Kind::ServerEmptied).is_supported(),
         _ => true,
     }
 }
 
 impl Site for Quorum {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: self.lease,
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: TIMEOUT,
-            late: TIMEOUT / 4,
+            max_delay: TIMEOUT / 4,
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
             // A lock may be on a bare majority, and lose it, but nobody else gets it before its
             // lease ends.
-            Kind::MemberEmptied => Offer::Breaks(Assumption::Minority),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::MemberEmptied => FaultSupport::Breaks(Assumption::Minority),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ServerStopped | Kind::ServerRestarted => {
-                match self.all(kind).all(|offer| offer == Offer::Yes) {
-                    true => Offer::Yes,
-                    false => Offer::No("not all members can have it: see those of one member"),
+                match self.all(kind).all(|support| support == FaultSupport::Yes) {
+                    true => FaultSupport::Yes,
+                    false => {
+                        FaultSupport::No("not all members can have it: see those of one member")
+                    }
                 }
             }
-            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
-            Kind::ClientClockStepped => {
-                Offer::No("a member that has lost its data counts by it: within the longest lease")
-            }
+            Kind::ServerEmptied => FaultSupport::Breaks(Assumption::A2),
+            Kind::ClientClockStepped => FaultSupport::No(
+                "a member that has lost its data counts by it: within the longest lease",
+            ),
             Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
-                Offer::No("see the members' own runs")
+                FaultSupport::No("see the members' own runs")
             }
             Kind::LeaderKilled
             | Kind::LeaderStopped
             | Kind::LeaderReplaced
             | Kind::FollowerCut
-            | Kind::SlotMoved => Offer::No("no member leads"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            | Kind::SlotMoved => FaultSupport::No("no member leads"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
-    fn votes(&self) -> bool {
+    fn decides_by_majority(&self) -> bool {
         true
     }
 
@@ -139,26 +143,29 @@ impl Site for Quorum {
         fit.flat_map(|member| member.servers()).collect()
     }
 
-    fn ways(&self) -> &[Proxy] {
+    fn member_proxies(&self) -> &[Proxy] {
         &self.ways
     }
 
     fn evict(&self, name: &LockName) -> Removal {
         let removed: Vec<_> = self.members.iter().map(|member| member.evict(name)).collect();
-        let done = removed.iter().filter(|removal| **removal == Removal::Done).count();
+        let done = removed.iter().filter(|removal| **removal == Removal::Removed).count();
         match done > self.members.len() / 2 {
-            true => Removal::Done,
-            false if removed.iter().all(|removal| *removal == Removal::Nothing) => Removal::Nothing,
+            true => Removal::Removed,
+            false if removed.iter().all(|removal| *removal == Removal::NotFound) => {
+                Removal::NotFound
+            }
             false => Removal::Unknown,
         }
     }
 
-    fn left(&self) -> Option<Vec<String>> {
-        Some(self.members.iter().filter_map(|member| member.left()).flatten().collect())
+    fn residue(&self) -> Option<Vec<String>> {
+        Some(self.members.iter().filter_map(|member| member.residue()).flatten().collect())
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
-        let each: Option<Vec<_>> = self.members.iter().map(|member| member.documented()).collect();
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
+        let each: Option<Vec<_>> =
+            self.members.iter().map(|member| member.documented_residue()).collect();
         // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell
         // is left for ten minutes.
         each.map(|names| [names.concat(), vec!["{n*}%wake"]].concat())

@@ -8,10 +8,10 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Persistence, Redis, RedisOptions, Reply, Step};
 
-use super::site::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, Undo, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };
+pub(super) const TARGET: Target = Target { name: "redis", start, connect };
 
 fn start() -> Box<dyn Site> {
     Box::new(OneRedis(Redis::start(RedisOptions::new().persistence(Persistence::Aof).clock())))
@@ -20,25 +20,25 @@ fn start() -> Box<dyn Site> {
 struct OneRedis(Redis);
 
 impl Site for OneRedis {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_millis(500),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
-            late: Duration::from_millis(250),
+            max_delay: Duration::from_millis(250),
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::ServerClockStepped => Offer::Breaks(Assumption::A1),
-            Kind::ServerEmptied | Kind::ServerAged => Offer::Breaks(Assumption::A2),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            kind if kind.takes_several_servers() => Offer::No("there is one server"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            Kind::ServerClockStepped => FaultSupport::Breaks(Assumption::A1),
+            Kind::ServerEmptied | Kind::ServerAged => FaultSupport::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            kind if kind.needs_several_servers() => FaultSupport::No("there is one server"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
@@ -54,7 +54,7 @@ impl Site for OneRedis {
         vec![&self.0]
     }
 
-    fn keep_data(&self) -> Option<Cut<'_>> {
+    fn snapshot_data(&self) -> Option<Undo<'_>> {
         let written = self.0.aof_len();
         Some(Box::new(move || self.0.truncate_aof(written)))
     }
@@ -63,7 +63,7 @@ impl Site for OneRedis {
         self.0.step_clock(step);
     }
 
-    fn fill(&self, full: bool) {
+    fn set_full(&self, full: bool) {
         self.0.command(&["CONFIG", "SET", "maxmemory", if full { "1" } else { "0" }]);
     }
 
@@ -72,14 +72,14 @@ impl Site for OneRedis {
         deleted(&self.0.command(&["DEL", name.as_str()]))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         match self.0.command(&["KEYS", "*"]) {
             Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
             other => Some(vec![format!("{other:?}")]),
         }
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }
@@ -87,8 +87,8 @@ impl Site for OneRedis {
 /// What came of a `DEL`.
 pub(super) fn deleted(reply: &Reply) -> Removal {
     match reply.text().as_str() {
-        "1" => Removal::Done,
-        "0" => Removal::Nothing,
+        "1" => Removal::Removed,
+        "0" => Removal::NotFound,
         _ => Removal::Unknown,
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lock_history::Assumption;
 
-use super::site::{BY_NETWORK, Site, Terms};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, Site, SiteParams};
+use crate::kind::{FaultSupport, Kind};
 
 pub(super) struct Remote {
     before: String,
@@ -35,28 +35,28 @@ fn address(host: &str) -> Result<SocketAddr, String> {
 }
 
 impl Site for Remote {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_secs(2),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_secs(1),
-            late: Duration::from_millis(500),
+            max_delay: Duration::from_millis(500),
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ClientKilled
             | Kind::ClientStopped
             | Kind::ClientStarved
             | Kind::ClientClockStepped
-            | Kind::ShortLeases => Offer::Yes,
-            kind if kind.is_in_network() || kind.is_aimed() => Offer::Yes,
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::No("the servers are not ours"),
+            | Kind::ShortLeases => FaultSupport::Yes,
+            kind if kind.is_in_network() || kind.is_aimed() => FaultSupport::Yes,
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::No("the servers are not ours"),
         }
     }
 

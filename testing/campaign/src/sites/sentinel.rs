@@ -12,14 +12,14 @@ use lock_history::Assumption;
 use test_servers::{Persistence, RedisOptions, Reply, SentinelGroup};
 
 use super::redis::deleted;
-use super::site::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
-use crate::kind::{Kind, Offer, Scope};
+use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, Undo, connect};
+use crate::kind::{FaultSupport, Kind, Scope};
 
-pub(super) const BACKING: Backing = Backing { name: "sentinel", start: || start(false), connect };
+pub(super) const TARGET: Target = Target { name: "sentinel", start: || start(false), connect };
 
 /// The only replica has to know of each lock.
-pub(super) const WITH_REPLICAS: Backing =
-    Backing { name: "sentinel-replicas", start: || start(true), connect };
+pub(super) const WITH_REPLICAS: Target =
+    Target { name: "sentinel-replicas", start: || start(true), connect };
 
 /// What follows a failover has to come about within a lease: without one, a second is enough.
 const LEASE: Duration = Duration::from_secs(1);
@@ -48,37 +48,44 @@ struct Group {
 }
 
 impl Site for Group {
-    fn terms(&self) -> Terms {
+    fn params(&self) -> SiteParams {
         let moment = Duration::from_millis(1);
-        let (ttl, beat) = match self.lasting {
+        let (ttl, typical_hold) = match self.lasting {
             true => (LONG_LEASE, BEAT),
             false => (LEASE, moment),
         };
-        Terms { ttl, lease: None, beat, timeout: LEASE, late: LEASE / 4, locks: 16 }
+        SiteParams {
+            ttl,
+            lease: None,
+            typical_hold,
+            timeout: LEASE,
+            max_delay: LEASE / 4,
+            locks: 16,
+        }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
             // The replica knows all locks, and not who has let go a moment ago.
             Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced if self.lasting => {
-                Offer::Breaks(Assumption::Releases)
+                FaultSupport::Breaks(Assumption::Releases)
             }
             // Replication is asynchronous: who takes over may not know the newest locks.
             Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced => {
-                Offer::Breaks(Assumption::A2)
+                FaultSupport::Breaks(Assumption::A2)
             }
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::FollowerCut | Kind::MemberStopped | Kind::MemberRestarted => Offer::Yes,
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            Kind::FollowerCut | Kind::MemberStopped | Kind::MemberRestarted => FaultSupport::Yes,
             Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
-                Offer::No("the primary is stopped and killed instead")
+                FaultSupport::No("the primary is stopped and killed instead")
             }
-            Kind::MemberEmptied | Kind::MemberCut => Offer::No("Sentinels have no locks"),
+            Kind::MemberEmptied | Kind::MemberCut => FaultSupport::No("Sentinels have no locks"),
             Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
-                Offer::No("see the run of one server")
+                FaultSupport::No("see the run of one server")
             }
-            Kind::SlotMoved => Offer::No("there are no slots"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            Kind::SlotMoved => FaultSupport::No("there are no slots"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
@@ -113,7 +120,7 @@ impl Site for Group {
 
     /// Each client reaches the servers at an address of its own, on their ports: Sentinels name
     /// them by it.
-    fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
+    fn client_proxies(&self, client: usize) -> io::Result<Vec<Proxy>> {
         let client = u8::try_from(client + 1).expect("there are few clients");
         let own = Ipv4Addr::new(127, 0, client, 1);
         let line = |(place, upstream): (usize, SocketAddr)| {
@@ -151,34 +158,34 @@ impl Site for Group {
         self.group.has_replaced(lost)
     }
 
-    fn cut_follower(&self) -> Option<Cut<'_>> {
+    fn cut_follower(&self) -> Option<Undo<'_>> {
         let primary = self.leader()?;
         self.group.cut_from_replica(primary);
         Some(Box::new(move || self.group.heal(primary)))
     }
 
-    fn cuts_leaders_off_first(&self) -> bool {
+    fn isolates_leaders_first(&self) -> bool {
         self.lasting
     }
 
     /// Who was missed for a moment may still be replaced when it is back.
-    fn aftermath(&self) -> Duration {
+    fn recovery_time(&self) -> Duration {
         Duration::from_secs(3)
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        let Some(primary) = self.leader() else { return Removal::Nothing };
+        let Some(primary) = self.leader() else { return Removal::NotFound };
         deleted(&self.group.server(primary).command(&["DEL", name.as_str()]))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         match self.group.server(self.leader()?).command(&["KEYS", "*"]) {
             Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
             other => Some(vec![format!("{other:?}")]),
         }
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }

@@ -13,41 +13,41 @@ use lock_conformance::proxy::Proxy;
 use lock_core::{Backend, Error, LockName, LockerBuilder};
 use test_servers::Step;
 
-use crate::kind::{Kind, Offer, Scope};
+use crate::kind::{FaultSupport, Kind, Scope};
 
 /// A future that connects a client.
-pub type Connecting<'a> =
+pub type ConnectFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, Error>> + Send + 'a>>;
 
 /// A backend that a campaign can be run on. A further one is one more of these.
 #[derive(Clone, Copy)]
-pub struct Backing {
+pub struct Target {
     /// Its name on the command line.
     pub name: &'static str,
     /// Starts its servers. Panics, with a hint what to install, if there are none.
     pub start: fn() -> Box<dyn Site>,
     /// Connects a client, in a process of its own, to what [`Site::url`] says.
-    pub connect: for<'a> fn(&'a str) -> Connecting<'a>,
+    pub connect: for<'a> fn(&'a str) -> ConnectFuture<'a>,
 }
 
-impl fmt::Debug for Backing {
+impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Backing({})", self.name)
+        write!(f, "Target({})", self.name)
     }
 }
 
 /// Heals a cut, or undoes something else.
-pub type Cut<'a> = Box<dyn FnOnce() + Send + 'a>;
+pub type Undo<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// What is fixed for a site's runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct SiteParams {
     /// The lease that clients ask for.
     pub ttl: Duration,
     /// How long the server keeps a lock that is not renewed, if that is not the lease asked for.
     pub lease: Option<Duration>,
     /// How long an ordinary hold takes, about.
-    pub beat: Duration,
+    pub typical_hold: Duration,
     /// The bound on one call of the backend.
     pub timeout: Duration,
     /// How late an answer may come while locks can still be had.
@@ -72,10 +72,10 @@ pub enum Removal {
 /// All calls may block for milliseconds, those to a server for seconds.
 pub trait Site: Send + Sync {
     /// What is fixed for its runs.
-    fn terms(&self) -> Terms;
+    fn params(&self) -> SiteParams;
 
     /// Whether it can have this kind of fault.
-    fn offer(&self, kind: Kind) -> Offer;
+    fn support(&self, kind: Kind) -> FaultSupport;
 
     /// Whom a kind of fault hits here.
     fn scope(&self, kind: Kind) -> Scope {
@@ -83,7 +83,7 @@ pub trait Site: Send + Sync {
     }
 
     /// Whether a majority of its servers decides who has a lock.
-    fn votes(&self) -> bool {
+    fn decides_by_majority(&self) -> bool {
         false
     }
 
@@ -92,7 +92,7 @@ pub trait Site: Send + Sync {
     fn url(&self, through: &[SocketAddr]) -> String;
 
     /// A backend that all clients share: then they are threads of the campaign, and no processes.
-    fn shared(&self) -> Option<Arc<dyn Backend>> {
+    fn shared_backend(&self) -> Option<Arc<dyn Backend>> {
         None
     }
 
@@ -107,7 +107,7 @@ pub trait Site: Send + Sync {
     /// # Errors
     ///
     /// No port is free.
-    fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
+    fn client_proxies(&self, client: usize) -> io::Result<Vec<Proxy>> {
         let _ = client;
         self.upstreams().into_iter().map(Proxy::start).collect()
     }
@@ -126,7 +126,7 @@ pub trait Site: Send + Sync {
 
     /// The ways on which all clients reach the members. Where there are several, networks are
     /// broken on some of a client's ways as well as on all of them.
-    fn ways(&self) -> &[Proxy] {
+    fn member_proxies(&self) -> &[Proxy] {
         &[]
     }
 
@@ -137,13 +137,13 @@ pub trait Site: Send + Sync {
 
     /// The locks that this kind of fault hits when this one of the [`servers`](Self::servers)
     /// leads. `None`: all of them.
-    fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
+    fn affected_locks(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
         let _ = (kind, leader);
         None
     }
 
     /// Cuts one that follows off from its leader, until the cut is called.
-    fn cut_follower(&self) -> Option<Cut<'_>> {
+    fn cut_follower(&self) -> Option<Undo<'_>> {
         None
     }
 
@@ -153,7 +153,7 @@ pub trait Site: Send + Sync {
     }
 
     /// Keeps the data of now: they are put back under a killed server when the cut is called.
-    fn keep_data(&self) -> Option<Cut<'_>> {
+    fn snapshot_data(&self) -> Option<Undo<'_>> {
         None
     }
 
@@ -164,7 +164,7 @@ pub trait Site: Send + Sync {
 
     /// A leader that is to be stopped or killed goes on for a moment [without who
     /// follows](Self::cut_follower): what it gives then is lost with it.
-    fn cuts_leaders_off_first(&self) -> bool {
+    fn isolates_leaders_first(&self) -> bool {
         false
     }
 
@@ -182,37 +182,37 @@ pub trait Site: Send + Sync {
     fn lose_data(&self) {}
 
     /// Puts the server to its memory limit, or takes it off again.
-    fn fill(&self, full: bool) {
+    fn set_full(&self, full: bool) {
         let _ = full;
     }
 
     /// For how long a server still counts wrongly that was disturbed so that exclusion did not
     /// hold.
-    fn aftermath(&self) -> Duration {
+    fn recovery_time(&self) -> Duration {
         Duration::ZERO
     }
 
     /// Removes a held lock behind everybody's back.
     fn evict(&self, name: &LockName) -> Removal {
         let _ = name;
-        Removal::Nothing
+        Removal::NotFound
     }
 
     /// What is left when all clients have gone. `None` if it cannot tell now.
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         None
     }
 
     /// What may be left, with `*` for anything. `None` if nobody can look: then nothing is
     /// promised.
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         None
     }
 }
 
 /// Connects to any URL of this project's backends.
 #[must_use]
-pub fn connect(url: &str) -> Connecting<'_> {
+pub fn connect(url: &str) -> ConnectFuture<'_> {
     Box::pin(async move {
         let mut backend = None;
         let keep = |builder: LockerBuilder| {

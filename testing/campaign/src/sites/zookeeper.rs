@@ -9,16 +9,16 @@ use lock_history::Assumption;
 use test_servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Client, Error};
 
-use super::site::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, Site, SiteParams, Target, Undo, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const ALONE: Backing = Backing {
+pub(super) const ALONE: Target = Target {
     name: "zookeeper",
     start: || Box::new(Alone(ZooKeeper::start(&ZooKeeperOptions::new()))),
     connect,
 };
 
-pub(super) const ENSEMBLE: Backing = Backing {
+pub(super) const ENSEMBLE: Target = Target {
     name: "zookeeper-3",
     start: || Box::new(Ensemble(ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links()))),
     connect,
@@ -31,14 +31,14 @@ struct Alone(ZooKeeper);
 
 struct Ensemble(ZooKeeperEnsemble);
 
-fn terms() -> Terms {
-    Terms {
+fn params() -> SiteParams {
+    SiteParams {
         ttl: SESSION,
         lease: Some(SESSION),
-        beat: Duration::from_millis(1),
+        typical_hold: Duration::from_millis(1),
         timeout: SESSION,
         // Four proofs in a row, and an answer, have to come within a session.
-        late: SESSION / 16,
+        max_delay: SESSION / 16,
         locks: 16,
     }
 }
@@ -48,17 +48,19 @@ fn url(through: &[SocketAddr]) -> String {
     format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION.as_millis())
 }
 
-fn offer(kind: Kind) -> Offer {
+fn support(kind: Kind) -> FaultSupport {
     match kind {
-        Kind::Broken => Offer::Breaks(Assumption::A3),
-        Kind::Evicted => Offer::No("the operator's break deletes the node: it is the same"),
-        Kind::ServerEmptied => Offer::No("durable tokens rest on its log, and go back without it"),
-        Kind::ServerAged => Offer::No("tokens go back with its log"),
-        Kind::ServerClockStepped => Offer::No("it counts sessions by a monotonic clock"),
-        Kind::ServerFull => Offer::No("it has no such limit"),
-        Kind::SlotMoved => Offer::No("there are no slots"),
-        kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-        _ => Offer::Yes,
+        Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+        Kind::Evicted => FaultSupport::No("the operator's break deletes the node: it is the same"),
+        Kind::ServerEmptied => {
+            FaultSupport::No("durable tokens rest on its log, and go back without it")
+        }
+        Kind::ServerAged => FaultSupport::No("tokens go back with its log"),
+        Kind::ServerClockStepped => FaultSupport::No("it counts sessions by a monotonic clock"),
+        Kind::ServerFull => FaultSupport::No("it has no such limit"),
+        Kind::SlotMoved => FaultSupport::No("there are no slots"),
+        kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+        _ => FaultSupport::Yes,
     }
 }
 
@@ -67,7 +69,7 @@ fn offer(kind: Kind) -> Offer {
 const DOCUMENTED: [&str; 1] = ["/n*"];
 
 /// What clients have left on the servers, of which one is asked for the tree.
-fn left(asked: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
+fn residue(asked: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
     let tree = tokio::runtime::Handle::current().block_on(tree(asked.addr()));
     let mut left = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
     left.extend(all.iter().filter_map(|server| watches(server)));
@@ -96,16 +98,16 @@ fn watches(server: &ZooKeeper) -> Option<String> {
 }
 
 impl Site for Alone {
-    fn terms(&self) -> Terms {
-        terms()
+    fn params(&self) -> SiteParams {
+        params()
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            kind if kind.takes_several_servers() => {
-                Offer::No("there is one server; see zookeeper-3")
+            kind if kind.needs_several_servers() => {
+                FaultSupport::No("there is one server; see zookeeper-3")
             }
-            kind => offer(kind),
+            kind => support(kind),
         }
     }
 
@@ -121,28 +123,30 @@ impl Site for Alone {
         vec![&self.0]
     }
 
-    fn left(&self) -> Option<Vec<String>> {
-        Some(left(&self.0, &[&self.0]))
+    fn residue(&self) -> Option<Vec<String>> {
+        Some(residue(&self.0, &[&self.0]))
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(DOCUMENTED.to_vec())
     }
 }
 
 impl Site for Ensemble {
-    fn terms(&self) -> Terms {
-        terms()
+    fn params(&self) -> SiteParams {
+        params()
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::LeaderReplaced => Offer::No("nobody can tell it who leads"),
-            Kind::ServerStopped | Kind::ServerRestarted => {
-                Offer::No("the leader, or two members at once, are stopped and killed instead")
+            Kind::LeaderReplaced => FaultSupport::No("nobody can tell it who leads"),
+            Kind::ServerStopped | Kind::ServerRestarted => FaultSupport::No(
+                "the leader, or two members at once, are stopped and killed instead",
+            ),
+            kind if kind.hits_one_member() => {
+                FaultSupport::No("a leader and its followers are hit")
             }
-            kind if kind.is_of_a_member() => Offer::No("a leader and its followers are hit"),
-            kind => offer(kind),
+            kind => support(kind),
         }
     }
 
@@ -166,18 +170,18 @@ impl Site for Ensemble {
         self.0.find("leader")
     }
 
-    fn cut_follower(&self) -> Option<Cut<'_>> {
+    fn cut_follower(&self) -> Option<Undo<'_>> {
         let link = self.0.link(self.0.find("follower")?, self.leader()?);
         link.set(Fault::BlackHole);
         Some(Box::new(move || link.heal()))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         let all: Vec<_> = self.0.members().iter().collect();
-        self.leader().map(|leader| left(self.0.member(leader), &all))
+        self.leader().map(|leader| residue(self.0.member(leader), &all))
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(DOCUMENTED.to_vec())
     }
 }

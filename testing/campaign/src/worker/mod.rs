@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use crate::bugs;
 use crate::collector::{CollectorLink, orders};
 use crate::kind::Kind;
-use crate::sites::Connecting;
+use crate::sites::ConnectFuture;
 use ambient_faults::AmbientFaults;
 use probe::Cue;
 use workload::Workload;
@@ -130,7 +130,7 @@ struct State {
 }
 
 /// The life of a process: its link is its standard output, its orders are its standard input.
-pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> Connecting<'a>) {
+pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> ConnectFuture<'a>) {
     use std::os::fd::AsFd;
 
     end_with_any_panic();
@@ -171,7 +171,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Its server may just be away, or its network broken.
 pub(crate) async fn reach(
     url: &str,
-    connect: for<'a> fn(&'a str) -> Connecting<'a>,
+    connect: for<'a> fn(&'a str) -> ConnectFuture<'a>,
 ) -> Result<Arc<dyn Backend>, Error> {
     let deadline = Moment::now() + CONNECTS_WITHIN;
     loop {
