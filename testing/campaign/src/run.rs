@@ -154,9 +154,9 @@ async fn verdict(
     let judged = Moment::now();
     let report = lock_history::check(&history);
     failures.extend(what_failed(&report, &effects));
-    let draws = draws::of(&lines, collector.deeds());
+    let draws = draws::count(&lines, collector.deeds());
     let caps = operator.capabilities();
-    let verbs = draws::verbs(&caps, draws::by_lockctl(target.name, &*site));
+    let verbs = draws::verbs(&caps, draws::lockctl_support(target.name, &*site));
     failures.extend(draws::missing(&draws, report.grants as u64, settings, &verbs));
     let (undisturbed, unexplained) = report
         .tallies()
@@ -387,7 +387,7 @@ fn start_clients(
                 .any(|kind| kind.is_in_calls() && site.support(*kind).is_supported()),
             bug: settings.bug.clone(),
             handovers: handovers(seed),
-            lockctl: draws::by_lockctl(target.name, site).is_ok(),
+            lockctl: draws::lockctl_support(target.name, site).is_ok(),
         };
         let program = match site.shared_backend() {
             Some(backend) => Program::Thread(backend),

@@ -1,80 +1,83 @@
-//! The catalogue of bugs.
+//! The catalogue of known bugs of lock libraries.
 
 use lock_history::Rule;
 
-/// An old bug, and who has to see it.
+/// A known bug of lock libraries.
 #[derive(Clone, Copy, Debug)]
 pub struct Bug {
-    /// What it is called here.
+    /// The name of the bug.
     pub name: &'static str,
-    /// What it does, in words.
-    pub what: &'static str,
-    /// Who has to see it.
+    /// The mistake in words.
+    pub description: &'static str,
+    /// The check that must detect the bug.
     pub seen_by: Detector,
-    /// The campaign has to see it as a violation of one of these.
+    /// The rules of which the campaign must find a violation.
     pub rules: &'static [Rule],
 }
 
-/// Who has to see a bug.
+/// The check that must detect a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detector {
-    /// The campaign, on this backend.
+    /// A run of the campaign on this backend.
     Campaign(&'static str),
     /// The check of this law, on the memory backend.
     Law(&'static str),
     /// The check of this law about networks, on a real server.
     Network(&'static str),
-    /// The test that sees this mutant, `mutants/NAME.patch`.
+    /// The test that fails with this mutant, `mutants/NAME.patch`.
     Mutant(&'static str),
 }
 
 use Detector::{Campaign, Law, Mutant, Network};
 
-/// All of them.
+/// Lists all known bugs.
 pub const ALL: &[Bug] = &[
-    bug("GrantsEveryone", "a lock that is taken is granted", Campaign("memory"))
-        .breaking(&[Rule::K1]),
+    bug("GrantsEveryone", "a held lock is granted", Campaign("memory")).breaking(&[Rule::K1]),
     bug(
         "ExaggeratesItsLease",
         "the holder counts a longer lease than the server",
         Campaign("memory"),
     )
     .breaking(&[Rule::K1]),
-    bug("ExpiresEarly", "the server ends a lease before its end", Campaign("memory"))
+    bug("ExpiresEarly", "the server ends a lease early", Campaign("memory"))
         .breaking(&[Rule::K1, Rule::K2]),
-    bug("NeverExpires", "each look at a lock prolongs it", Campaign("memory"))
+    bug("NeverExpires", "each poll of a waiter prolongs the lock", Campaign("memory"))
         .breaking(&[Rule::K5, Rule::K6]),
     bug("NeverRenews", "each renewal fails", Campaign("memory")).breaking(&[Rule::Unexplained]),
     bug("NeverReleases", "each release fails", Campaign("memory")).breaking(&[Rule::Unexplained]),
-    bug("ServesLastFirst", "who came last is served first", Campaign("memory"))
+    bug("ServesLastFirst", "the last waiter is served first", Campaign("memory"))
         .breaking(&[Rule::Fifo]),
     bug("RepeatsTokens", "all grants have the same token", Campaign("memory"))
         .breaking(&[Rule::K4]),
     bug(
         "HandsOverOldTokens",
-        "a lock that is handed over has the last one's token",
+        "a handed-over lock has the token of the last grant",
         Campaign("redis"),
     )
     .breaking(&[Rule::K4]),
-    bug("ReleasesAnyone", "a release deletes the lock, whoever has it", Campaign("redis"))
+    bug("ReleasesAnyone", "a release deletes the lock of any holder", Campaign("redis"))
         .breaking(&[Rule::K1, Rule::K2, Rule::K7]),
-    bug("RetriesReleasesBlindly", "a release is tried again without the owner", Campaign("redis"))
+    bug("RetriesReleasesBlindly", "a release is retried without the owner", Campaign("redis"))
         .breaking(&[Rule::K1, Rule::K2, Rule::K7]),
     bug(
         "RepeatsItsLastAnswer",
-        "a connection out of step gives the last answer",
+        "a desynchronized connection returns the previous answer",
         Campaign("redis"),
     )
     .breaking(&[Rule::K2, Rule::K7]),
-    bug("OnlyAcknowledgesRenewals", "a renewal is acknowledged and not done", Campaign("memory"))
-        .breaking(&[Rule::K2]),
+    bug(
+        "OnlyAcknowledgesRenewals",
+        "a renewal is acknowledged and not applied",
+        Campaign("memory"),
+    )
+    .breaking(&[Rule::K2]),
     bug("UsesLowBits", "tokens have low bits, which count hand-overs", Campaign("memory"))
         .breaking(&[Rule::K4]),
     bug("CountsFromTheReply", "the lease is counted from the reply", Campaign("memory"))
         .breaking(&[Rule::K1]),
     bug(
         "CountsFromThePush",
-        "a lock that is handed over counts from the word of it",
+        "the lease of a handed-over lock is counted from its notification",
         Campaign("redis"),
     )
     .breaking(&[Rule::K1]),
@@ -84,90 +87,96 @@ pub const ALL: &[Bug] = &[
         Campaign("redis"),
     )
     .breaking(&[Rule::Unexplained]),
-    bug("RenewAlwaysHeld", "a renewal of what was taken away says held", Law("3.1")),
-    bug("GivesUpAtOnce", "one renewal that fails is a loss", Campaign("redis"))
-        .breaking(&[Rule::K7]),
-    bug("NeverReconnects", "a connection that broke is never made anew", Campaign("redis"))
+    bug("RenewAlwaysHeld", "a renewal of a lost lock succeeds", Law("3.1")),
+    bug("GivesUpAtOnce", "one failed renewal is a loss", Campaign("redis")).breaking(&[Rule::K7]),
+    bug("NeverReconnects", "a broken connection is never replaced", Campaign("redis"))
         .breaking(&[Rule::Unexplained]),
-    bug("SwallowsUnknownOutcomes", "what an unanswered attempt took is kept", Campaign("file"))
+    bug(
+        "SwallowsUnknownOutcomes",
+        "a lock taken by an unanswered attempt is kept",
+        Campaign("file"),
+    )
+    .breaking(&[Rule::K2]),
+    bug("OnlyAcknowledgesReleases", "a release is acknowledged and not applied", Campaign("file"))
         .breaking(&[Rule::K2]),
-    bug("OnlyAcknowledgesReleases", "a release does nothing", Campaign("file"))
-        .breaking(&[Rule::K2]),
-    bug("CallsFaultsContention", "a fault is told as contention", Law("8.2")),
-    bug("LeavesStaleQueueEntries", "who gives up keeps its place in line", Campaign("zookeeper"))
-        .breaking(&[Rule::K2, Rule::K7]),
-    bug("AdmitsLateAttempts", "an attempt that lands after its release is let in", Law("4.5")),
-    bug("AlwaysReleased", "a release of what is not held says released", Law("4.3")),
-    bug("RenewRecreates", "a renewal takes a lock again that is gone", Law("2.2")),
-    bug("RenewAdopts", "a renewal prolongs whatever lock it finds", Law("2.3")),
+    bug("CallsFaultsContention", "a fault is reported as contention", Law("8.2")),
+    bug(
+        "LeavesStaleQueueEntries",
+        "a waiter that stops waiting keeps its queue entry",
+        Campaign("zookeeper"),
+    )
+    .breaking(&[Rule::K2, Rule::K7]),
+    bug("AdmitsLateAttempts", "an attempt that arrives after its release is granted", Law("4.5")),
+    bug("AlwaysReleased", "a release of a lock that is not held succeeds", Law("4.3")),
+    bug("RenewRecreates", "a renewal recreates an absent lock", Law("2.2")),
+    bug("RenewAdopts", "a renewal prolongs the lock of any holder", Law("2.3")),
     bug("RenewShortens", "a late renewal shortens an extended lease", Law("2.4")),
     bug("IgnoresMinimumHolds", "a minimum hold is ignored", Law("4.6")),
     bug("BreaksAnyone", "an operator breaks a newer holder", Law("9.2")),
-    bug("KeepsQueueEntries", "who waited once stands in line for ever", Law("6.7")),
+    bug("KeepsQueueEntries", "a waiter keeps its queue entry for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
-    bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
-    // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt
-    // that was answered, ask for no min_token and no other names, and nothing judges what they see
-    // when they inspect and list.
+    bug("ForgetsFailedReleases", "a failed release is reported as done", Network("12.11")),
+    // A run cannot show these. Its clients repeat no answered attempt, and use no min_token and no
+    // unusual names. The checker does not judge the answers of inspect and list.
     bug("AttemptShortens", "a repeated attempt shortens the lease", Law("1.2")),
     bug("IgnoresMinimumTokens", "an attempt with a min_token gets a token below it", Law("5.2")),
     bug("InspectSeesNothing", "a held lock is shown as free", Law("9.1")),
     bug("InspectTakesTheLock", "inspecting a lock takes it", Law("9.1")),
-    bug("HidesWhatItCan", "what works is declared absent", Law("9.1")),
+    bug("HidesWhatItCan", "supported verbs are declared absent", Law("9.1")),
     bug("ListsInAnyOrder", "a list is not sorted", Law("9.3")),
     bug("ListsWithoutLimit", "a page has all locks", Law("9.3")),
     bug("FoldsCase", "names that differ in case are one lock", Law("10.1")),
     bug("CutsNames", "long names are cut", Law("10.1")),
-    bug("ReadsLongLeasesAsDates", "a lease of a month is over at once", Law("10.2")),
-    bug("RoundsShortLeasesToForever", "a lease below a second has no end", Law("10.2")),
+    bug("ReadsLongLeasesAsDates", "a lease of a month ends at once", Law("10.2")),
+    bug("RoundsShortLeasesToForever", "a lease below a second never ends", Law("10.2")),
     bug("ShowsOwners", "an error shows an owner id", Law("11.1")),
     bug("KeepsTheWholeLease", "a minimum hold lasts as long as the lease", Law("4.6")),
-    // These end a wait or a hold a little late or early, within what a run allows for the load of
-    // the machine, or need a batch, a late packet or a removal at one certain moment.
+    // These end a wait or a hold slightly late or early, within the allowance of a run for the load
+    // of the machine, or need a batch, a late packet or a removal at a precise moment.
     bug("AnswersOutOfOrder", "a batch of renewals is answered in another order", Law("2.5")),
-    bug("LeavesNextToNothing", "a grant leaves next to nothing of its lease", Law("2.6")),
+    bug("LeavesNextToNothing", "a grant leaves almost none of its lease", Law("2.6")),
     bug("NotifiesNoLoss", "no holder is notified of a removal", Law("3.3")),
     bug("ReleasesAtTheDeadline", "a lost lock is released at its deadline", Law("3.4")),
-    bug("ForgetsFormerHolders", "a late attempt is let in after a while", Law("4.5")),
+    bug("ForgetsFormerHolders", "a late attempt is granted after a while", Law("4.5")),
     bug("CachesContention", "contention is answered from a cache", Law("6.1")),
-    bug("QueuesTries", "a try stands in line", Law("6.5")),
-    bug("KeepsTheCancelled", "what a cancelled acquisition won is kept", Law("7.1")),
-    bug("ForgetsItsOwner", "a claim is contended by itself", Law("1.2")),
+    bug("QueuesTries", "a try without waiting is queued", Law("6.5")),
+    bug("KeepsTheCancelled", "the lock of a cancelled acquisition is kept", Law("7.1")),
+    bug("ForgetsItsOwner", "a claim contends with itself", Law("1.2")),
     bug("ReleasesOnlyWhatItRenewed", "a detached lock is released by its renewer only", Law("9.4")),
     bug("AssumesItsRenewals", "a renewal without an answer counts", Law("14.4")),
-    // The declaration is wrong, so the first grant of a run would fail.
+    // The declared capabilities are wrong, so the first grant of a run would fail.
     bug("HidesItsLeases", "leases are not declared", Law("2.1")),
     bug("LosesTokens", "some grants have no token", Law("5.1")),
     bug("RenewsWithoutToken", "a renewal has no token", Law("5.1")),
     bug("IssuesUndeclaredTokens", "tokens are not declared", Law("5.3")),
-    // Their checks cut, hold and delay what is on the wire at one certain moment.
+    // Their checks cut, hold and delay packets at a precise moment.
     bug("BlocksItsThread", "a call blocks the thread of its runtime", Network("12.10")),
-    bug("CountsFromTheNotification", "a late word of a grant prolongs it", Network("12.13")),
+    bug(
+        "CountsFromTheNotification",
+        "a delayed notification of a grant prolongs it",
+        Network("12.13"),
+    ),
     bug(
         "ServesFormerWaitersAgain",
-        "older data cost a lease for each stale entry",
+        "each stale queue entry in older data costs a lease",
         Network("13.4"),
     ),
     bug(
         "LossUnhappens",
-        "a holder that was told of its loss holds again",
+        "a holder that was notified of its loss holds again",
         Mutant("lock-core/loss-unhappens"),
     ),
     bug(
         "ReliesOnSignals",
-        "a waiter whose signal was lost never looks",
+        "a waiter whose wake-up was lost never polls",
         Mutant("lock-core/relies-on-signals"),
     ),
     bug(
         "ConfirmsNoPush",
-        "a lock that was handed over is not confirmed",
+        "a handed-over lock is not confirmed",
         Mutant("lock-core/confirms-no-push"),
     ),
-    bug(
-        "ReleasesOnce",
-        "a release that fails is not tried again",
-        Mutant("lock-core/releases-once"),
-    ),
+    bug("ReleasesOnce", "a failed release is not retried", Mutant("lock-core/releases-once")),
     bug(
         "KeepsItsOwner",
         "the release of a late grant ends the next one",
@@ -175,17 +184,17 @@ pub const ALL: &[Bug] = &[
     ),
     bug(
         "AcceptsStaleGrants",
-        "a grant whose lease is over is taken",
+        "a grant whose lease has expired is accepted",
         Mutant("lock-core/accepts-stale-grants"),
     ),
     bug(
         "RedisCountsByTheKeyAlone",
-        "tokens by INCR alone go back after a restart",
+        "tokens by INCR alone decrease after a restart",
         Mutant("lock-redis/counts-by-the-key-alone"),
     ),
     bug(
         "RedisBumpsTheCounterLast",
-        "the counter is bumped after the lock is set",
+        "the counter is incremented after the lock is set",
         Mutant("lock-redis/bumps-the-counter-last"),
     ),
     bug(
@@ -195,7 +204,7 @@ pub const ALL: &[Bug] = &[
     ),
     bug(
         "RedisAdmitsLateAttempts",
-        "no tombstone for an attempt that lands late",
+        "late attempts meet no tombstone",
         Mutant("lock-redis/admits-late-attempts"),
     ),
     bug(
@@ -210,17 +219,13 @@ pub const ALL: &[Bug] = &[
     ),
     bug(
         "RedisServesNobody",
-        "a release serves nobody in line",
+        "a release wakes no waiter",
         Mutant("lock-redis/quick-release-wakes-no-waiter"),
     ),
-    bug(
-        "RedisKeepsQueueEntries",
-        "an entry of the queue leaks",
-        Mutant("lock-redis/keeps-queue-entries"),
-    ),
+    bug("RedisKeepsQueueEntries", "a queue entry leaks", Mutant("lock-redis/keeps-queue-entries")),
     bug(
         "RedisIgnoresReplicas",
-        "a grant counts though too few replicas know of it",
+        "a grant counts although too few replicas know it",
         Mutant("lock-redis/ignores-replicas"),
     ),
     bug(
@@ -235,15 +240,15 @@ pub const ALL: &[Bug] = &[
     ),
     bug(
         "ZooKeeperTakesReadsForProofs",
-        "what a cut-off follower answers is a proof",
+        "a read from a follower without leader counts as a heartbeat write",
         Mutant("lock-zookeeper/takes-reads-for-proofs"),
     ),
     bug(
         "ZooKeeperCountsFromTheLastProof",
-        "one commit is a proof of the session",
+        "one commit of a stalled leader counts as a live session",
         Mutant("lock-zookeeper/counts-from-the-last-proof"),
     ),
-    bug("ZooKeeperDoesNotSync", "renewals do without sync", Mutant("lock-zookeeper/does-not-sync")),
+    bug("ZooKeeperDoesNotSync", "renewals do not sync", Mutant("lock-zookeeper/does-not-sync")),
     bug(
         "ZooKeeperLeaksWatches",
         "watches stay on the server",
@@ -251,12 +256,12 @@ pub const ALL: &[Bug] = &[
     ),
     bug(
         "ZooKeeperAdoptsOldNodes",
-        "the node of an old session is taken for ours",
+        "a node of an older session is adopted",
         Mutant("lock-zookeeper/adopts-old-nodes"),
     ),
     bug(
         "ZooKeeperCountsBySequence",
-        "tokens are made of the sequence suffix",
+        "tokens are derived from the sequence suffix",
         Mutant("lock-zookeeper/counts-by-sequence"),
     ),
     bug(
@@ -266,17 +271,17 @@ pub const ALL: &[Bug] = &[
     ),
     bug(
         "MemcacheDeletesAnyone",
-        "a release deletes without comparing",
+        "a release deletes without comparing the owner",
         Mutant("lock-memcache/deletes-any-holder"),
     ),
     bug(
         "QuorumOfTheReachable",
-        "a majority of the members that answer is enough",
+        "a majority of the reachable members is enough",
         Mutant("lock-quorum/majority-of-the-reachable"),
     ),
     bug(
         "QuorumCountsTheYoung",
-        "a member that was restarted counts at once",
+        "a restarted member votes at once",
         Mutant("lock-quorum/counts-restarted-members"),
     ),
     bug(
@@ -286,8 +291,8 @@ pub const ALL: &[Bug] = &[
     ),
 ];
 
-const fn bug(name: &'static str, what: &'static str, seen_by: Detector) -> Bug {
-    Bug { name, what, seen_by, rules: &[] }
+const fn bug(name: &'static str, description: &'static str, seen_by: Detector) -> Bug {
+    Bug { name, description, seen_by, rules: &[] }
 }
 
 impl Bug {
@@ -302,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_campaign_sees_a_bug_by_a_rule_that_it_breaks() {
+    fn bugs_of_the_campaign_break_rules() {
         for bug in ALL {
             let by_campaign = matches!(bug.seen_by, Campaign(_));
             assert_eq!(by_campaign, !bug.rules.is_empty(), "{}", bug.name);

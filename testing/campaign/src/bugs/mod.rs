@@ -1,9 +1,9 @@
-//! Bugs on purpose: old bugs of lock libraries, each of which something has to see.
+//! Planted bugs: known bugs of lock libraries, each of which a check must detect.
 //!
-//! Those that can stand around a backend that is right are planted in the clients of a run, and the
-//! campaign has to see them, or they are shown to the check of a law. Those inside of core or of a
-//! backend's own protocol are mutants: `scripts/mutants` plants them in a copy of the code, and a
-//! test has to fail.
+//! A bug that a wrapper around a correct backend can imitate is planted in the clients of a run,
+//! where the campaign must detect it, or is given to the check of a law. A bug inside core or a
+//! backend's protocol is a mutant: `scripts/mutants` plants it in a copy of the code, and a test
+//! must fail.
 
 mod catalogue;
 mod finding;
@@ -21,42 +21,43 @@ pub use catalogue::{ALL, Bug, Detector};
 pub use finding::Finding;
 pub(crate) use hunt::{Hunt, hunt};
 
-/// The saboteur of that name.
+/// Returns the saboteur of that name.
 ///
 /// # Errors
 ///
-/// There is none.
+/// There is no such saboteur. The text lists the names.
 fn saboteur(name: &str) -> Result<&'static Saboteur, String> {
     let all = || sabotage::all().iter().chain(sabotage::of_runs());
     all().find(|saboteur| saboteur.name == name).ok_or_else(|| {
         let names: Vec<_> = all().map(|saboteur| saboteur.name).collect();
-        format!("no bug {name:?} can be planted in clients; there are {}", names.join(", "))
+        format!("no bug {name:?} can be planted in clients; the names are {}", names.join(", "))
     })
 }
 
-/// `backend` with the bug of that name.
+/// Returns `backend` with the bug of that name.
 ///
 /// # Errors
 ///
-/// There is no such bug, or it is none that stands around a backend.
+/// There is no such bug, or no wrapper around a backend can imitate it.
 pub async fn plant(name: &str, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>, String> {
-    let only = Only { backend, clock_mode: ClockMode::Real };
-    Ok(saboteur(name)?.infiltrate(Box::new(only)).client().await)
+    let harness = PlainHarness { backend, clock_mode: ClockMode::Real };
+    Ok(saboteur(name)?.infiltrate(Box::new(harness)).client().await)
 }
 
-struct Only {
+/// A harness whose clients all use one backend.
+struct PlainHarness {
     backend: Arc<dyn Backend>,
     clock_mode: ClockMode,
 }
 
-impl fmt::Debug for Only {
+impl fmt::Debug for PlainHarness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.backend.fmt(f)
     }
 }
 
 #[async_trait]
-impl Harness for Only {
+impl Harness for PlainHarness {
     fn clock_mode(&self) -> ClockMode {
         self.clock_mode
     }
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_saboteur_is_in_the_catalogue_with_a_law_that_sees_it() {
+    fn catalogue_has_every_saboteur_with_its_law() {
         for saboteur in sabotage::all() {
             let bug = ALL.iter().find(|bug| bug.name == saboteur.name);
             let bug = bug.unwrap_or_else(|| panic!("{} is not in the catalogue", saboteur.name));

@@ -1,10 +1,10 @@
-//! Numbers and durations as they stand in reports.
+//! Formats of numbers and durations in reports.
 
 use std::time::Duration;
 
 use crate::outcome::{Bound, Prompt};
 
-/// A duration with three digits at most.
+/// Formats a duration with at most three digits.
 pub(super) fn short(duration: Duration) -> String {
     let nanos = duration.as_secs_f64() * 1e9;
     let (value, unit) = match nanos {
@@ -21,7 +21,7 @@ pub(super) fn nanos(nanos: u64) -> String {
     short(Duration::from_nanos(nanos))
 }
 
-/// The bound from a crash on.
+/// Returns the bound on the time from a crash to the next grant, and its text.
 pub(super) fn bound(takeover: Bound, lease: Option<Duration>) -> (Duration, String) {
     match takeover {
         Bound::AtOnce => (Duration::ZERO, "at once".to_owned()),
@@ -32,13 +32,13 @@ pub(super) fn bound(takeover: Bound, lease: Option<Duration>) -> (Duration, Stri
     }
 }
 
-/// What half of the hand-offs took that no fault disturbed, and nine in ten, with their bounds.
+/// Formats the median and the 90th percentile of undisturbed hand-offs, with their bounds.
 pub(super) fn prompt(all: &Prompt) -> String {
     let [half, most] = [50, 90].map(|percent| short(all.took.percentile(percent)));
     format!("{half} ≤ {}, {most} ≤ {}", short(all.half), short(all.most))
 }
 
-/// `1–5, 7`
+/// Formats ascending seeds as ranges, such as `1–5, 7`.
 pub(super) fn ranges(seeds: &[u64]) -> String {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     for &seed in seeds {
@@ -60,7 +60,7 @@ mod tests {
     use crate::times::Spread;
 
     #[test]
-    fn hand_offs_without_a_fault_are_told_with_their_bounds() {
+    fn undisturbed_hand_offs_have_their_bounds() {
         let all = Prompt {
             took: Spread::of(&[1_000_000; 10]),
             half: Duration::from_millis(50),

@@ -1,4 +1,4 @@
-//! What a reader sees of results.
+//! Reports of results.
 
 mod figures;
 mod markdown;
@@ -12,7 +12,7 @@ use crate::draws;
 use crate::outcome::Outcome;
 use figures::prompt;
 
-/// A run in one line.
+/// Returns a line about a run.
 #[must_use]
 pub fn line(outcome: &Outcome) -> String {
     let mut text = format!(
@@ -28,12 +28,12 @@ pub fn line(outcome: &Outcome) -> String {
     let effects = &outcome.effects;
     let _ = write!(
         text,
-        "; lost updates: {} of {} without fences, {} of {} with; {} losses told; excused: {} overlaps",
+        "; lost updates: {} of {} without tokens, {} of {} with; {} losses notified; excused: {} overlaps",
         effects.unfenced_lost,
         effects.unfenced_writes,
         effects.fenced_lost,
         effects.fenced_writes,
-        outcome.losses.told,
+        outcome.losses.notified,
         outcome.excused_overlaps,
     );
     if let Some(all) = &outcome.prompt {
@@ -41,15 +41,16 @@ pub fn line(outcome: &Outcome) -> String {
         let few = if all.judged { "" } else { ", too few to judge" };
         let _ = write!(text, "; hand-offs without a fault: {} of {count}{few}", prompt(all));
     }
-    for (index, (what, count)) in outcome.draws.iter().enumerate() {
+    for (index, (verb, count)) in outcome.draws.iter().enumerate() {
         let rate = draws::rate(*count, outcome.grants as u64);
         let before = if index == 0 { "; per 1000 grants: " } else { ", " };
-        let _ = write!(text, "{before}{what} {rate}");
+        let _ = write!(text, "{before}{verb} {rate}");
     }
     text
 }
 
-/// By what a planted bug was caught, if it was.
+/// Returns the rules that caught a planted bug, and the first failure of the run. `None` if the
+/// run is clean.
 #[must_use]
 pub fn caught_by(outcome: &Outcome) -> Option<String> {
     if outcome.is_clean() {

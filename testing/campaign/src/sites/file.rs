@@ -1,4 +1,4 @@
-//! The file backend: clients are processes that share a directory.
+//! The file backend, whose clients are processes that share a directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -38,10 +38,12 @@ impl Site for Directory {
             | Kind::ClientClockStepped
             | Kind::ShortLeases => FaultSupport::Yes,
             Kind::Broken => FaultSupport::Breaks(Assumption::A3),
-            Kind::Evicted => FaultSupport::No(
-                "a lock file that is removed is a directory that was tampered with",
-            ),
-            Kind::BrokenFromGrant => FaultSupport::No("a holder is told when it looks: see broken"),
+            Kind::Evicted => {
+                FaultSupport::No("removing a lock file is tampering with its directory")
+            }
+            Kind::BrokenFromGrant => {
+                FaultSupport::No("a holder is notified when it checks: see broken")
+            }
             kind if kind.is_in_calls() || kind.is_aimed() => FaultSupport::Yes,
             kind if kind.is_in_network() => FaultSupport::No(NO_NETWORK),
             _ => FaultSupport::No("there is no server but the kernel"),
@@ -59,7 +61,7 @@ impl Site for Directory {
     }
 
     fn documented_residue(&self) -> Option<Vec<&'static str>> {
-        // A lock file stays, with the counter of its tokens in it.
+        // A lock file stays, with the counter of its fencing tokens.
         Some(vec!["n*.lock"])
     }
 }

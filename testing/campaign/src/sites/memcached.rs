@@ -1,4 +1,4 @@
-//! One memcached.
+//! One memcached server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,22 +28,22 @@ impl Site for OneMemcached {
             typical_hold: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
             max_delay: Duration::from_millis(250),
-            // Whatever is not released stays shut for seconds.
+            // A lock that is not released stays unavailable for seconds.
             locks: 48,
         }
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            // Its clock ticks once a second, and late when it was stopped.
+            // Its clock ticks once a second, and late after a stop.
             Kind::ServerStopped => FaultSupport::Breaks(Assumption::A1),
             Kind::ServerEmptied => FaultSupport::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ServerRestarted | Kind::ServerAged => {
-                FaultSupport::No("it keeps nothing over a restart")
+                FaultSupport::No("it keeps no data over a restart")
             }
             Kind::ServerClockStepped => FaultSupport::No("it counts leases by a monotonic clock"),
-            Kind::ServerFull => FaultSupport::No("its limit cannot be moved below what is in use"),
+            Kind::ServerFull => FaultSupport::No("its limit cannot be set below its usage"),
             kind if kind.needs_several_servers() => FaultSupport::No("there is one server"),
             kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
             _ => FaultSupport::Yes,
@@ -62,13 +62,13 @@ impl Site for OneMemcached {
         vec![&self.0]
     }
 
-    /// A server that was stopped grants by the time of its last tick, until the next one.
+    /// Returns 1.5 s: a server that was stopped uses the time of its last tick until the next one.
     fn recovery_time(&self) -> Duration {
         Duration::from_millis(1500)
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        // The names of a campaign are plain, so they are the keys.
+        // The names of a campaign need no encoding, so they are the keys.
         match self.0.command(&format!("delete {}", name.as_str())).as_str() {
             "DELETED" => Removal::Removed,
             "NOT_FOUND" => Removal::NotFound,
@@ -81,12 +81,12 @@ impl Site for OneMemcached {
     }
 
     fn documented_residue(&self) -> Option<Vec<&'static str>> {
-        // Its crawler escapes the names of keys.
+        // Its crawler escapes keys.
         Some(vec!["%25fence", "%25server"])
     }
 }
 
-/// The keys, as its crawler lists them.
+/// Lists the keys by the server's crawler.
 fn keys(addr: SocketAddr) -> std::io::Result<Vec<String>> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,4 +1,4 @@
-//! The memory backend: clients are threads of the campaign, each with a runtime of its own.
+//! The memory backend, whose clients are threads of the campaign, each with its own runtime.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Site for InMemory {
                 "locks of a client are renewed on its own thread: see client-stopped",
             ),
             Kind::ClientClockStepped => {
-                FaultSupport::No("one process has all clients, and asks no wall clock")
+                FaultSupport::No("one process has all clients, and reads no wall clock")
             }
             kind if kind.is_in_calls() || kind.is_aimed() => FaultSupport::Yes,
             kind if kind.is_in_network() => FaultSupport::No(NO_NETWORK),
@@ -71,7 +71,6 @@ impl Site for InMemory {
         Some(if self.0.is_empty() { Vec::new() } else { vec![format!("{} locks", self.0.len())] })
     }
 
-    /// Nothing.
     fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(Vec::new())
     }

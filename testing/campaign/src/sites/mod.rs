@@ -1,4 +1,4 @@
-//! Where the locks are: what is started for a run, and which faults it can have.
+//! The servers of each backend, and the faults that they support.
 
 mod cluster;
 mod file;
@@ -20,23 +20,23 @@ pub use site::{ConnectFuture, Removal, Site, SiteParams, Target, Undo, connect};
 
 use crate::kind::{FaultSupport, Kind};
 
-/// Whether a site can have this kind of fault: one that is aimed, if it can have what that is done
-/// by.
+/// Returns whether a site supports this kind of fault. It supports an aimed fault if it supports a
+/// mechanism of it.
 #[must_use]
 pub fn support(site: &dyn Site, kind: Kind) -> FaultSupport {
     match (site.support(kind), mechanism(site, kind)) {
-        (FaultSupport::No(why), _) => FaultSupport::No(why),
-        (_, Some(way)) => site.support(way),
-        (own, None) => kind.mechanisms().first().map_or(own, |&way| site.support(way)),
+        (FaultSupport::No(reason), _) => FaultSupport::No(reason),
+        (_, Some(mechanism)) => site.support(mechanism),
+        (own, None) => kind.mechanisms().first().map_or(own, |&first| site.support(first)),
     }
 }
 
-/// What a fault that is aimed is done by.
+/// Returns the mechanism of an aimed fault on this site.
 pub(crate) fn mechanism(site: &dyn Site, kind: Kind) -> Option<Kind> {
-    kind.mechanisms().iter().copied().find(|&way| site.support(way).is_supported())
+    kind.mechanisms().iter().copied().find(|&one| site.support(one).is_supported())
 }
 
-/// All backends of this project.
+/// Lists the backends of this project.
 #[must_use]
 pub fn all() -> &'static [Target] {
     &[
@@ -54,7 +54,7 @@ pub fn all() -> &'static [Target] {
     ]
 }
 
-/// Servers that run already: their clients and the ways to them are disturbed, and nothing else.
+/// Returns the site of servers that run already. Only their clients and the network have faults.
 ///
 /// # Errors
 ///
@@ -63,7 +63,11 @@ pub fn remote(url: &str) -> Result<Box<dyn Site>, String> {
     remote::Remote::new(url).map(|remote| Box::new(remote) as Box<dyn Site>)
 }
 
-/// Whether a lock is free, as a stranger finds it; why not, otherwise.
+/// Checks that a lock is free by acquiring it with a new owner id.
+///
+/// # Errors
+///
+/// The lock is held, or the backend failed. The text names the lock and the reason.
 pub(crate) async fn check_free(backend: &dyn Backend, name: &LockName) -> Result<(), String> {
     use lock_core::OwnerId;
     use lock_core::backend::{Attempt, Claim};

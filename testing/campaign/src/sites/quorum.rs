@@ -1,4 +1,4 @@
-//! A majority of several sites, each of which is one server.
+//! A quorum of several sites, each of which is one server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) const REDIS: Target = Target {
     name: "quorum",
     start: || {
         let members = [redis::TARGET, redis::TARGET, redis::TARGET];
-        Quorum::of(members, Duration::from_secs(2))
+        Quorum::start(members, Duration::from_secs(2))
     },
     connect,
 };
@@ -25,7 +25,7 @@ pub(super) const MIXED: Target = Target {
     name: "quorum-mixed",
     start: || {
         let members = [redis::TARGET, redis::TARGET, memcached::TARGET];
-        Quorum::of(members, Duration::from_secs(3))
+        Quorum::start(members, Duration::from_secs(3))
     },
     connect,
 };
@@ -35,30 +35,26 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Quorum {
     members: Vec<Box<dyn Site>>,
-    /// What all clients ask for, and the longest that they may: for so long a member that was
-    /// restarted stays out. Clocks have to be right to within this, less a second, and memcached's
-    /// ticks once a second.
+    /// The lease that all clients ask for, and the longest permitted one: a restarted member does
+    /// not vote for this long. Clocks must be correct to within the lease less a second, and
+    /// memcached's ticks once a second.
     lease: Duration,
-    /// The way to each of them.
-    ways: Vec<Proxy>,
+    /// The proxy of each member.
+    proxies: Vec<Proxy>,
 }
 
 impl Quorum {
-    fn of(members: [Target; 3], lease: Duration) -> Box<dyn Site> {
+    fn start(members: [Target; 3], lease: Duration) -> Box<dyn Site> {
         let members = members.map(|member| (member.start)());
-        let ways = members.iter().map(|member| {
+        let proxies = members.iter().map(|member| {
             let [server] = member.upstreams()[..] else { panic!("a member is one server") };
             Proxy::start(server).expect("a port is free")
         });
-        Box::new(Self { ways: ways.collect(), members: members.into(), lease })
-    }
-
-    fn all(&self, kind: Kind) -> impl Iterator<Item = FaultSupport> {
-        self.members.iter().map(move |member| member.support(kind))
+        Box::new(Self { proxies: proxies.collect(), members: members.into(), lease })
     }
 }
 
-/// What has to happen to a member, if it were alone, and whether it can keep what it promises then.
+/// Returns true if a member can have this kind of fault while the quorum keeps its promises.
 fn is_fit(member: &dyn Site, kind: Kind) -> bool {
     match kind {
         Kind::MemberStopped | Kind::TwoStopped => {
@@ -67,7 +63,7 @@ fn is_fit(member: &dyn Site, kind: Kind) -> bool {
         Kind::MemberRestarted | Kind::TwoRestarted => {
             member.support(Kind::ServerRestarted) == FaultSupport::Yes
         }
-        // It has forgotten its locks, and is not counted before they would have ended.
+        // The member lost its locks, and does not vote before their leases would have expired.
         Kind::MemberEmptied => member.support(Kind::ServerEmptied).is_supported(),
         _ => true,
     }
@@ -87,21 +83,22 @@ impl Site for Quorum {
 
     fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            // A lock may be on a bare majority, and lose it, but nobody else gets it before its
-            // lease ends.
+            // A lock on a bare majority may lose it, but no other client is granted the lock
+            // before its lease expires.
             Kind::MemberEmptied => FaultSupport::Breaks(Assumption::Minority),
             Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ServerStopped | Kind::ServerRestarted => {
-                match self.all(kind).all(|support| support == FaultSupport::Yes) {
+                let is_full = |member: &Box<dyn Site>| member.support(kind) == FaultSupport::Yes;
+                match self.members.iter().all(is_full) {
                     true => FaultSupport::Yes,
                     false => {
-                        FaultSupport::No("not all members can have it: see those of one member")
+                        FaultSupport::No("not all members support it: see those of one member")
                     }
                 }
             }
             Kind::ServerEmptied => FaultSupport::Breaks(Assumption::A2),
             Kind::ClientClockStepped => FaultSupport::No(
-                "a member that has lost its data counts by it: within the longest lease",
+                "a member that lost its data relies on it, to within the longest lease",
             ),
             Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
                 FaultSupport::No("see the members' own runs")
@@ -123,15 +120,15 @@ impl Site for Quorum {
     fn url(&self, through: &[SocketAddr]) -> String {
         let longest = self.lease.as_millis();
         let mut url = format!("quorum:?max_ttl={longest}ms&member_timeout=500ms");
-        for (place, member) in self.members.iter().enumerate() {
-            let through = through.get(place).map_or(&[][..], std::slice::from_ref);
+        for (index, member) in self.members.iter().enumerate() {
+            let through = through.get(index).map_or(&[][..], std::slice::from_ref);
             url += &format!("&member={}", escaped(&member.url(through)));
         }
         url
     }
 
     fn upstreams(&self) -> Vec<SocketAddr> {
-        self.ways.iter().map(Proxy::addr).collect()
+        self.proxies.iter().map(Proxy::addr).collect()
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
@@ -144,7 +141,7 @@ impl Site for Quorum {
     }
 
     fn member_proxies(&self) -> &[Proxy] {
-        &self.ways
+        &self.proxies
     }
 
     fn evict(&self, name: &LockName) -> Removal {
@@ -166,13 +163,13 @@ impl Site for Quorum {
     fn documented_residue(&self) -> Option<Vec<&'static str>> {
         let each: Option<Vec<_>> =
             self.members.iter().map(|member| member.documented_residue()).collect();
-        // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell
-        // is left for ten minutes.
+        // Members have no queue for the waiters of a quorum. If a lease has expired since a waiter
+        // began to wait, the release key stays for ten minutes.
         each.map(|names| [names.concat(), vec!["{n*}%wake"]].concat())
     }
 }
 
-/// As the value of an option of a URL.
+/// Escapes a URL for use as an option of another URL.
 fn escaped(url: &str) -> String {
     url.replace('%', "%25").replace('&', "%26").replace('?', "%3F").replace('=', "%3D")
 }

@@ -1,4 +1,4 @@
-//! One Redis server, which logs what it answers and has a clock of its own.
+//! One Redis server with an append-only file and a clock of its own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Site for OneRedis {
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        // The names of a campaign are plain, so they are the keys.
+        // The names of a campaign need no encoding, so they are the keys.
         deleted(&self.0.command(&["DEL", name.as_str()]))
     }
 
@@ -84,7 +84,7 @@ impl Site for OneRedis {
     }
 }
 
-/// What came of a `DEL`.
+/// Returns the result of a `DEL`.
 pub(super) fn deleted(reply: &Reply) -> Removal {
     match reply.text().as_str() {
         "1" => Removal::Removed,

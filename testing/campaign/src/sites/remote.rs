@@ -1,4 +1,4 @@
-//! Servers that somebody else has started.
+//! Servers that run already.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// `scheme://[user:password@]host:port[,host:port…][/…][?…]`
+    /// Parses `scheme://[user:password@]host:port[,host:port…][/…][?…]`.
     pub(super) fn new(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("write scheme://host:port")?;
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -56,7 +56,7 @@ impl Site for Remote {
             | Kind::ShortLeases => FaultSupport::Yes,
             kind if kind.is_in_network() || kind.is_aimed() => FaultSupport::Yes,
             kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
-            _ => FaultSupport::No("the servers are not ours"),
+            _ => FaultSupport::No("the campaign did not start the servers"),
         }
     }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::{Remote, Site};
 
     #[test]
-    fn a_url_keeps_all_but_its_hosts() {
+    fn url_replaces_only_hosts() {
         let remote = Remote::new("zookeeper://u:p@127.0.0.1:1,127.0.0.1:2/a?layout=kazoo").unwrap();
         let through = ["127.0.0.1:7".parse().unwrap(), "127.0.0.1:8".parse().unwrap()];
         let url = remote.url(&through);

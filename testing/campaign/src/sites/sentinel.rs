@@ -1,5 +1,5 @@
-//! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is
-//! gone. With locks that the replica has to know of, a failover loses none.
+//! A Redis primary, its replica, and three Sentinels that promote the replica when the primary
+//! fails. If each grant waits for the replica, a failover loses no lock.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,42 +17,43 @@ use crate::kind::{FaultSupport, Kind, Scope};
 
 pub(super) const TARGET: Target = Target { name: "sentinel", start: || start(false), connect };
 
-/// The only replica has to know of each lock.
+/// The variant in which each grant waits for the replica.
 pub(super) const WITH_REPLICAS: Target =
     Target { name: "sentinel-replicas", start: || start(true), connect };
 
-/// What follows a failover has to come about within a lease: without one, a second is enough.
+/// The lease without replication of locks. The events after a failover must follow within a lease,
+/// and in an undisturbed run a second is enough.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Longer than a failover takes, so that locks which are held outlast it.
+/// The lease with replication of locks. It exceeds a failover, so that held locks outlast it.
 const LONG_LEASE: Duration = Duration::from_secs(5);
 
-/// So that many holds outlast a failover, and not leases alone.
-const BEAT: Duration = Duration::from_secs(2);
+/// The typical hold with replication of locks, so that many holds outlast a failover, and not only
+/// their leases.
+const LONG_HOLD: Duration = Duration::from_secs(2);
 
-/// The primary, and its replica.
+/// The number of servers: the primary and its replica.
 const SERVERS: usize = 2;
 
-/// For how long a grant waits for the replica.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// The time for which a grant waits for the replica.
+const REPLICA_TIMEOUT: Duration = Duration::from_millis(250);
 
-fn start(lasting: bool) -> Box<dyn Site> {
+fn start(replicates: bool) -> Box<dyn Site> {
     let group = SentinelGroup::start(RedisOptions::new().persistence(Persistence::Aof));
-    Box::new(Group { group, lasting })
+    Box::new(Group { group, replicates })
 }
 
 struct Group {
     group: SentinelGroup,
-    /// The replica has to know of locks.
-    lasting: bool,
+    /// True if each grant waits for the replica.
+    replicates: bool,
 }
 
 impl Site for Group {
     fn params(&self) -> SiteParams {
-        let moment = Duration::from_millis(1);
-        let (ttl, typical_hold) = match self.lasting {
-            true => (LONG_LEASE, BEAT),
-            false => (LEASE, moment),
+        let (ttl, typical_hold) = match self.replicates {
+            true => (LONG_LEASE, LONG_HOLD),
+            false => (LEASE, Duration::from_millis(1)),
         };
         SiteParams {
             ttl,
@@ -66,11 +67,11 @@ impl Site for Group {
 
     fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            // The replica knows all locks, and not who has let go a moment ago.
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced if self.lasting => {
+            // The replica knows all locks, but not the releases of the last moment.
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced if self.replicates => {
                 FaultSupport::Breaks(Assumption::Releases)
             }
-            // Replication is asynchronous: who takes over may not know the newest locks.
+            // Replication is asynchronous: the new primary may not know the newest locks.
             Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced => {
                 FaultSupport::Breaks(Assumption::A2)
             }
@@ -89,16 +90,16 @@ impl Site for Group {
         }
     }
 
-    /// A primary without its replica gives no lock that the replica has to know of.
+    /// Returns an outage for a cut replica if grants wait for it.
     fn scope(&self, kind: Kind) -> Scope {
         match kind {
-            Kind::FollowerCut if self.lasting => Scope::Outage,
+            Kind::FollowerCut if self.replicates => Scope::Outage,
             kind => kind.scope(),
         }
     }
 
     fn url(&self, through: &[SocketAddr]) -> String {
-        let patience = PATIENCE.as_millis();
+        let timeout = REPLICA_TIMEOUT.as_millis();
         let url = match through.get(SERVERS..) {
             Some(sentinels) => {
                 let hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
@@ -106,32 +107,32 @@ impl Site for Group {
             }
             None => self.group.url(),
         };
-        match self.lasting {
-            true => format!("{url}?min_replicas=1&min_replicas_timeout={patience}ms"),
+        match self.replicates {
+            true => format!("{url}?min_replicas=1&min_replicas_timeout={timeout}ms"),
             false => url,
         }
     }
 
-    /// The servers, and the Sentinels.
+    /// Returns the addresses of the servers, then those of the Sentinels.
     fn upstreams(&self) -> Vec<SocketAddr> {
         let servers = (0..SERVERS).map(|number| self.group.server(number).addr());
         servers.chain(self.group.sentinels().iter().map(|sentinel| sentinel.addr())).collect()
     }
 
-    /// Each client reaches the servers at an address of its own, on their ports: Sentinels name
-    /// them by it.
+    /// Starts proxies to the servers on an address of the client's own, on the servers' ports. The
+    /// client's proxies of the Sentinels replace the servers' address by it.
     fn client_proxies(&self, client: usize) -> io::Result<Vec<Proxy>> {
         let client = u8::try_from(client + 1).expect("there are few clients");
         let own = Ipv4Addr::new(127, 0, client, 1);
-        let line = |(place, upstream): (usize, SocketAddr)| {
-            if place < SERVERS {
+        let proxy = |(index, upstream): (usize, SocketAddr)| {
+            if index < SERVERS {
                 return Proxy::start_at((own, upstream.port()).into(), upstream);
             }
-            let line = Proxy::start(upstream)?;
-            line.rewrite(&upstream.ip().to_string(), &own.to_string());
-            Ok(line)
+            let proxy = Proxy::start(upstream)?;
+            proxy.rewrite(&upstream.ip().to_string(), &own.to_string());
+            Ok(proxy)
         };
-        self.upstreams().into_iter().enumerate().map(line).collect()
+        self.upstreams().into_iter().enumerate().map(proxy).collect()
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
@@ -149,7 +150,7 @@ impl Site for Group {
     fn replace_leader(&self, leader: usize) {
         let sentinel = self.group.sentinel(0);
         if sentinel.named() == Some(self.group.server(leader).addr().port()) {
-            // Refused if one is under way, or the replica was not heard lately.
+            // Refused during a failover, or if the replica has not answered lately.
             sentinel.command(&["SENTINEL", "FAILOVER", self.group.service()]);
         }
     }
@@ -165,10 +166,10 @@ impl Site for Group {
     }
 
     fn isolates_leaders_first(&self) -> bool {
-        self.lasting
+        self.replicates
     }
 
-    /// Who was missed for a moment may still be replaced when it is back.
+    /// Returns 3 s: a primary that was missed for a moment may still be replaced after its return.
     fn recovery_time(&self) -> Duration {
         Duration::from_secs(3)
     }

@@ -1,4 +1,4 @@
-//! A site: what is started for a run, and the faults that it can have.
+//! A site: the servers of one run, and the faults that they support.
 
 use std::fmt;
 use std::future::Future;
@@ -19,14 +19,14 @@ use crate::kind::{FaultSupport, Kind, Scope};
 pub type ConnectFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, Error>> + Send + 'a>>;
 
-/// A backend that a campaign can be run on. A further one is one more of these.
+/// A backend that a campaign can test.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name on the command line.
+    /// The name of the backend on the command line.
     pub name: &'static str,
-    /// Starts its servers. Panics, with a hint what to install, if there are none.
+    /// Starts the servers. Panics if they are not installed, with a hint what to install.
     pub start: fn() -> Box<dyn Site>,
-    /// Connects a client, in a process of its own, to what [`Site::url`] says.
+    /// Connects a client, in a process of its own, to a URL from [`Site::url`].
     pub connect: for<'a> fn(&'a str) -> ConnectFuture<'a>,
 }
 
@@ -36,73 +36,74 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Heals a cut, or undoes something else.
+/// A closure that ends a fault.
 pub type Undo<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// What is fixed for a site's runs.
+/// The parameters that are fixed for all runs on a site.
 #[derive(Clone, Copy, Debug)]
 pub struct SiteParams {
     /// The lease that clients ask for.
     pub ttl: Duration,
-    /// How long the server keeps a lock that is not renewed, if that is not the lease asked for.
+    /// The time for which the server keeps a lock that is not renewed, if it differs from `ttl`.
     pub lease: Option<Duration>,
-    /// How long an ordinary hold takes, about.
+    /// The approximate duration of an ordinary hold.
     pub typical_hold: Duration,
     /// The bound on one call of the backend.
     pub timeout: Duration,
-    /// How late an answer may come while locks can still be had.
-    pub late: Duration,
-    /// How many locks there are.
+    /// The longest delay of an answer with which clients can still acquire locks.
+    pub max_delay: Duration,
+    /// The number of locks.
     pub locks: usize,
 }
 
-/// What became of the removal of a lock.
+/// The result of removing a lock by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It was there, and is gone.
-    Done,
-    /// It was not there: certainly nothing has changed.
-    Nothing,
-    /// Perhaps it is gone, or goes a little later, or some of it is.
+    /// The lock existed and is gone.
+    Removed,
+    /// The lock did not exist, so certainly nothing has changed.
+    NotFound,
+    /// The lock may be gone in whole or in part, or may disappear a little later.
     Unknown,
 }
 
-/// One lock space with its servers, started for one run and gone with it.
+/// One lock space with its servers, which are started for one run and end with it.
 ///
-/// All calls may block for milliseconds, those to a server for seconds.
+/// All calls may block: for milliseconds, or for seconds if they contact a server.
 pub trait Site: Send + Sync {
-    /// What is fixed for its runs.
+    /// Returns the parameters of the site's runs.
     fn params(&self) -> SiteParams;
 
-    /// Whether it can have this kind of fault.
+    /// Returns whether the site supports this kind of fault.
     fn support(&self, kind: Kind) -> FaultSupport;
 
-    /// Whom a kind of fault hits here.
+    /// Returns which part of the traffic a kind of fault interrupts on this site.
     fn scope(&self, kind: Kind) -> Scope {
         kind.scope()
     }
 
-    /// Whether a majority of its servers decides who has a lock.
+    /// Returns true if a majority of the servers grants locks.
     fn decides_by_majority(&self) -> bool {
         false
     }
 
-    /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address
-    /// in the same place.
+    /// Returns the URL for a client that reaches each of [`upstreams`](Self::upstreams) by the
+    /// address at the same index of `through`.
     fn url(&self, through: &[SocketAddr]) -> String;
 
-    /// A backend that all clients share: then they are threads of the campaign, and no processes.
+    /// Returns the backend that all clients share. Clients are then threads of the campaign
+    /// instead of processes.
     fn shared_backend(&self) -> Option<Arc<dyn Backend>> {
         None
     }
 
-    /// The addresses of its servers. Each client gets a way of its own to each of them, which
-    /// faults of the network hit.
+    /// Returns the addresses of the servers. Each client has its own proxy to each of them, where
+    /// faults of the network are injected.
     fn upstreams(&self) -> Vec<SocketAddr> {
         Vec::new()
     }
 
-    /// The ways to its servers for the client of this number.
+    /// Starts the proxies between the client of this number and the servers.
     ///
     /// # Errors
     ///
@@ -112,99 +113,98 @@ pub trait Site: Send + Sync {
         self.upstreams().into_iter().map(Proxy::start).collect()
     }
 
-    /// The processes of its servers.
+    /// Returns the processes of the servers.
     fn servers(&self) -> Vec<&dyn ServerProcess> {
         Vec::new()
     }
 
-    /// Those of the [`servers`](Self::servers) that can be hit by themselves in this way, while the
-    /// others make a majority.
+    /// Returns those of the [`servers`](Self::servers) that this kind of fault can hit one at a
+    /// time, while the others form a majority.
     fn members(&self, kind: Kind) -> Vec<&dyn ServerProcess> {
         let _ = kind;
         Vec::new()
     }
 
-    /// The ways on which all clients reach the members. Where there are several, networks are
-    /// broken on some of a client's ways as well as on all of them.
+    /// Returns the proxies that all clients share on their way to the members. If there are
+    /// several, faults of the network hit some of a client's connections as well as all of them.
     fn member_proxies(&self) -> &[Proxy] {
         &[]
     }
 
-    /// Which of the [`servers`](Self::servers) leads now.
+    /// Returns the index in [`servers`](Self::servers) of the current leader.
     fn leader(&self) -> Option<usize> {
         None
     }
 
-    /// The locks that this kind of fault hits when this one of the [`servers`](Self::servers)
-    /// leads. `None`: all of them.
+    /// Returns the locks that this kind of fault affects while the server with the index `leader`
+    /// leads. `None` stands for all locks.
     fn affected_locks(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
         let _ = (kind, leader);
         None
     }
 
-    /// Cuts one that follows off from its leader, until the cut is called.
+    /// Cuts one follower off from its leader until the returned closure is called.
     fn cut_follower(&self) -> Option<Undo<'_>> {
         None
     }
 
-    /// Begins to make another server the leader instead of `leader`, unless that is under way.
+    /// Starts to replace `leader` by another server, unless a replacement is in progress.
     fn replace_leader(&self, leader: usize) {
         let _ = leader;
     }
 
-    /// Keeps the data of now: they are put back under a killed server when the cut is called.
+    /// Takes a snapshot of the data. The returned closure restores it under a killed server.
     fn snapshot_data(&self) -> Option<Undo<'_>> {
         None
     }
 
-    /// True if another server leads instead of `lost`, which is stopped or dead.
+    /// Returns true if another server leads instead of `lost`, which is stopped or dead.
     fn has_replaced(&self, _lost: usize) -> bool {
         true
     }
 
-    /// A leader that is to be stopped or killed goes on for a moment [without who
-    /// follows](Self::cut_follower): what it gives then is lost with it.
+    /// Returns true if a leader that is to be stopped or killed first continues for a moment
+    /// [without its follower](Self::cut_follower): locks that it grants then are lost with it.
     fn isolates_leaders_first(&self) -> bool {
         false
     }
 
-    /// Moves one of the locks to another server. False if it cannot be done now.
+    /// Moves one of the locks to another server. Returns false if that is impossible now.
     fn move_slot(&self) -> bool {
         false
     }
 
-    /// Steps the clock by which leases are counted.
+    /// Steps the clock by which the server counts leases.
     fn step_clock(&self, step: Step) {
         let _ = step;
     }
 
-    /// Loses all data. For sites without a server that could be restarted.
+    /// Loses all data, on a site without a server that could be restarted.
     fn lose_data(&self) {}
 
-    /// Puts the server to its memory limit, or takes it off again.
+    /// Sets the server's memory limit below its usage, or removes the limit.
     fn set_full(&self, full: bool) {
         let _ = full;
     }
 
-    /// For how long a server still counts wrongly that was disturbed so that exclusion did not
-    /// hold.
+    /// Returns how long exclusion remains broken after a fault of a server that broke it.
     fn recovery_time(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Removes a held lock behind everybody's back.
+    /// Removes a held lock directly on the server, without its holder.
     fn evict(&self, name: &LockName) -> Removal {
         let _ = name;
         Removal::NotFound
     }
 
-    /// What is left when all clients have gone. `None` if it cannot tell now.
+    /// Lists the residue after all clients have ended. `None` if it cannot be listed now.
     fn residue(&self) -> Option<Vec<String>> {
         None
     }
 
-    /// What may be left, with `*` for anything. `None` if nobody can look: then nothing is
-    /// promised.
+    /// Lists patterns of the permitted residue, with `*` for any text. `None` if the residue of
+    /// the site cannot be listed, so it promises nothing.
     fn documented_residue(&self) -> Option<Vec<&'static str>> {
         None
     }
@@ -224,8 +224,9 @@ pub fn connect(url: &str) -> ConnectFuture<'_> {
     })
 }
 
-/// Why a backend without a network has none of its faults.
+/// The reason for which a backend without a network has no faults of the network.
 pub(super) const NO_NETWORK: &str = "there is no network";
 
-/// Calls are disturbed inside of clients only where nothing else can disturb them.
+/// The reason for which a backend with a network has no faults of calls. These are injected inside
+/// the client, and only where no other mechanism can.
 pub(super) const BY_NETWORK: &str = "the network is disturbed instead";

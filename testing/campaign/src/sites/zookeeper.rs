@@ -1,4 +1,4 @@
-//! ZooKeeper: one server, or an ensemble of three.
+//! A ZooKeeper server, and an ensemble of three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub(super) const ENSEMBLE: Target = Target {
     connect,
 };
 
-/// What sessions of clients ask for.
-const SESSION: Duration = Duration::from_secs(2);
+/// The session timeout that clients ask for.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Alone(ZooKeeper);
 
@@ -33,19 +33,19 @@ struct Ensemble(ZooKeeperEnsemble);
 
 fn params() -> SiteParams {
     SiteParams {
-        ttl: SESSION,
-        lease: Some(SESSION),
+        ttl: SESSION_TIMEOUT,
+        lease: Some(SESSION_TIMEOUT),
         typical_hold: Duration::from_millis(1),
-        timeout: SESSION,
-        // Four proofs in a row, and an answer, have to come within a session.
-        max_delay: SESSION / 16,
+        timeout: SESSION_TIMEOUT,
+        // Four heartbeat writes in a row, and an answer, must arrive within a session timeout.
+        max_delay: SESSION_TIMEOUT / 16,
         locks: 16,
     }
 }
 
 fn url(through: &[SocketAddr]) -> String {
     let hosts: Vec<String> = through.iter().map(ToString::to_string).collect();
-    format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION.as_millis())
+    format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION_TIMEOUT.as_millis())
 }
 
 fn support(kind: Kind) -> FaultSupport {
@@ -53,9 +53,9 @@ fn support(kind: Kind) -> FaultSupport {
         Kind::Broken => FaultSupport::Breaks(Assumption::A3),
         Kind::Evicted => FaultSupport::No("the operator's break deletes the node: it is the same"),
         Kind::ServerEmptied => {
-            FaultSupport::No("durable tokens rest on its log, and go back without it")
+            FaultSupport::No("durable tokens depend on its log, and decrease without it")
         }
-        Kind::ServerAged => FaultSupport::No("tokens go back with its log"),
+        Kind::ServerAged => FaultSupport::No("tokens decrease with its log"),
         Kind::ServerClockStepped => FaultSupport::No("it counts sessions by a monotonic clock"),
         Kind::ServerFull => FaultSupport::No("it has no such limit"),
         Kind::SlotMoved => FaultSupport::No("there are no slots"),
@@ -64,35 +64,34 @@ fn support(kind: Kind) -> FaultSupport {
     }
 }
 
-/// All that is in the tree, and who watches it. What a lock leaves there is its own node, which the
-/// server removes in its time.
+/// The permitted residue: the nodes of locks, which the server removes later. No watch may remain.
 const DOCUMENTED: [&str; 1] = ["/n*"];
 
-/// What clients have left on the servers, of which one is asked for the tree.
-fn residue(asked: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
-    let tree = tokio::runtime::Handle::current().block_on(tree(asked.addr()));
-    let mut left = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
-    left.extend(all.iter().filter_map(|server| watches(server)));
-    left
+/// Lists the residue on the servers: the nodes, as `reader` has them, and the watches of `all`.
+fn residue(reader: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
+    let tree = tokio::runtime::Handle::current().block_on(tree(reader.addr()));
+    let mut residue = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
+    residue.extend(all.iter().filter_map(|server| watches(server)));
+    residue
 }
 
 async fn tree(addr: SocketAddr) -> Result<Vec<String>, Error> {
     let client = Client::connect(&addr.to_string()).await?;
-    let mut left = Vec::new();
+    let mut nodes = Vec::new();
     for top in client.list_children("/").await?.into_iter().filter(|top| top != "zookeeper") {
         let lock = format!("/{top}");
-        // It may just have been removed.
-        let line = client.list_children(&lock).await.unwrap_or_default();
-        left.extend(line.into_iter().map(|node| format!("{node} in {lock}")));
-        left.push(lock);
+        // The lock's node may just have been removed.
+        let children = client.list_children(&lock).await.unwrap_or_default();
+        nodes.extend(children.into_iter().map(|node| format!("{node} in {lock}")));
+        nodes.push(lock);
     }
-    Ok(left)
+    Ok(nodes)
 }
 
 fn watches(server: &ZooKeeper) -> Option<String> {
     match server.word("wchs") {
-        Ok(said) if said.contains("Total watches:0") => None,
-        Ok(said) => Some(said.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Ok(reply) if reply.contains("Total watches:0") => None,
+        Ok(reply) => Some(reply.split_whitespace().collect::<Vec<_>>().join(" ")),
         Err(error) => Some(format!("? ({error})")),
     }
 }
@@ -139,7 +138,7 @@ impl Site for Ensemble {
 
     fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::LeaderReplaced => FaultSupport::No("nobody can tell it who leads"),
+            Kind::LeaderReplaced => FaultSupport::No("no command chooses its leader"),
             Kind::ServerStopped | Kind::ServerRestarted => FaultSupport::No(
                 "the leader, or two members at once, are stopped and killed instead",
             ),
