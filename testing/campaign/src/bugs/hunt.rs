@@ -41,7 +41,7 @@ pub(crate) fn hunt(
     find: impl Fn(&str) -> io::Result<Target>,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<bool> {
-    let (mut findings, mut clean) = (Vec::new(), Clean::default());
+    let (mut findings, mut clean) = (Vec::new(), CleanSeeds::default());
     let mut mutants = Vec::new();
     for bug in hunt.bugs()? {
         let stored = Finding::find(&hunt.out, bug.name)?;
@@ -53,10 +53,10 @@ pub(crate) fn hunt(
         let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Detector::Campaign("")) {
             Detector::Campaign(backend) => {
                 let target = find(hunt.on.as_deref().unwrap_or(backend))?;
-                by_campaign(hunt, bug, &target, &mut clean, &runtime)?
+                detect_by_campaign(hunt, bug, &target, &mut clean, &runtime)?
             }
-            Detector::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
-            Detector::Network(number) => by_network(bug, number)?,
+            Detector::Law(number) => detect_by_law(bug, number).map_err(io::Error::other)?,
+            Detector::Network(number) => detect_by_network(bug, number)?,
             Detector::Mutant(name) => {
                 mutants.push((name, bug));
                 continue;
@@ -65,7 +65,7 @@ pub(crate) fn hunt(
         store(hunt, finding, &mut findings)?;
     }
     if !mutants.is_empty() {
-        by_mutants(&mutants, |finding| store(hunt, finding, &mut findings))?;
+        detect_by_mutants(&mutants, |finding| store(hunt, finding, &mut findings))?;
     }
     let seen = findings.iter().filter(|finding| finding.seen.is_some()).count();
     println!("{seen} of {} bugs are detected", findings.len());
@@ -94,11 +94,11 @@ fn store(hunt: &Hunt, finding: Finding, findings: &mut Vec<Finding>) -> io::Resu
     Ok(())
 }
 
-fn by_campaign(
+fn detect_by_campaign(
     hunt: &Hunt,
     bug: &Bug,
     target: &Target,
-    clean: &mut Clean,
+    clean: &mut CleanSeeds,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<Finding> {
     saboteur(bug.name).map_err(io::Error::other)?;
@@ -130,9 +130,9 @@ impl Bug {
 /// The seeds that are clean without a bug, by backend. A violation in another seed proves no bug.
 /// Each seed is run once.
 #[derive(Default)]
-struct Clean(HashMap<(String, u64), bool>);
+struct CleanSeeds(HashMap<(String, u64), bool>);
 
-impl Clean {
+impl CleanSeeds {
     fn is_clean(
         &mut self,
         backend: &str,
@@ -146,7 +146,7 @@ impl Clean {
     }
 }
 
-fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
+fn detect_by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
     let law = laws::by_number(number).ok_or_else(|| format!("there is no law {number}"))?;
     let make = || {
         let backend = Arc::new(Memory::new().with_loss_push());
@@ -164,7 +164,7 @@ fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
 }
 
 /// Runs the test of Redis that passes if the law catches the bug.
-fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
+fn detect_by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
     let law = laws::by_number(number);
     let law = law.ok_or_else(|| io::Error::other(format!("there is no law {number}")))?;
     let trial = format!("redis::law_{}_catches_{}", number.replace('.', "_"), bug.name);
@@ -180,7 +180,7 @@ fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
 
 /// Runs `scripts/mutants`, which prints a line for each mutant: its name, the seconds, and the test
 /// that caught it.
-fn by_mutants(
+fn detect_by_mutants(
     mutants: &[(&str, &Bug)],
     mut store: impl FnMut(Finding) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn seed_without_bug_runs_once_on_each_backend() {
-        let (mut clean, mut runs) = (Clean::default(), 0);
+        let (mut clean, mut runs) = (CleanSeeds::default(), 0);
         for (backend, seed, is_clean, new) in [
             ("a", 1, true, 1),
             ("a", 1, true, 0),

@@ -73,7 +73,7 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     text += &times(&totals);
     text += &standstills(&totals);
     text += &faults(&totals);
-    text += &draw_table(&totals);
+    text += &coverage(&totals);
     text += &unclean(&totals);
     text += &bugs(findings);
     text += "\n## Commands\n\n";
@@ -253,15 +253,15 @@ fn not_with<'a>(total: &Total<'_>, refused: impl Iterator<Item = (String, &'a St
     text
 }
 
-fn draw_table(totals: &[Total<'_>]) -> String {
+fn coverage(totals: &[Total<'_>]) -> String {
     let counted: Vec<_> = totals.iter().filter(|total| total.drawn_grants > 0).collect();
     if counted.is_empty() {
         return String::new();
     }
-    let mut text = "\n## Draws\n\n\
+    let mut text = "\n## Coverage\n\n\
         The calls of each verb and the hits of holders, per 1 000 grants, of the runs since verdict 6. A\n\
         run of the default length that calls a supported verb less than once per 1 000 grants is not\n\
-        clean. `–`: not supported by this backend, for the reason below the table.\n\n| draw |"
+        clean. `–`: not supported by this backend, for the reason below the table.\n\n| verb or hit |"
         .to_owned();
     let verbs: BTreeSet<&String> = counted.iter().flat_map(|total| total.draws.keys()).collect();
     for total in &counted {
