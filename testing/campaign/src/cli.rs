@@ -15,7 +15,7 @@ use crate::bugs::{self, Finding, Hunt};
 use crate::kind::Kind;
 use crate::outcome::{Outcome, REMOTE, Settings};
 use crate::run::{self, Run};
-use crate::sites::{self, Target};
+use crate::sites::{self, BackendSpec};
 use crate::verdict::VERDICT;
 use crate::{report, worker};
 
@@ -127,7 +127,7 @@ struct RunArgs {
 
 /// Runs the program `lock-campaign` with these backends.
 #[must_use]
-pub fn main(targets: &[Target]) -> ExitCode {
+pub fn main(targets: &[BackendSpec]) -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => run(targets, &args),
         Command::Report { directory, markdown } => write_report(&directory, &markdown),
@@ -144,7 +144,7 @@ pub fn main(targets: &[Target]) -> ExitCode {
     }
 }
 
-fn client(targets: &[Target], backend: &str, duty: &str) -> ExitCode {
+fn client(targets: &[BackendSpec], backend: &str, duty: &str) -> ExitCode {
     let connect = targets.iter().find(|target| target.name == backend);
     let connect = connect.map_or(sites::connect as _, |target| target.connect);
     match serde_json::from_str(duty) {
@@ -183,7 +183,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()
 }
 
-fn run(targets: &[Target], args: &RunArgs) -> io::Result<bool> {
+fn run(targets: &[BackendSpec], args: &RunArgs) -> io::Result<bool> {
     let settings = Settings {
         faults: args.faults,
         grants: args.grants,
@@ -224,7 +224,10 @@ fn run(targets: &[Target], args: &RunArgs) -> io::Result<bool> {
 }
 
 /// Returns a backend by its name, or one for the servers of a URL.
-fn choose<'a>(targets: &[Target], text: &'a str) -> io::Result<(Target, Option<&'a str>)> {
+fn choose<'a>(
+    targets: &[BackendSpec],
+    text: &'a str,
+) -> io::Result<(BackendSpec, Option<&'a str>)> {
     if let Some(target) = targets.iter().find(|target| target.name == text) {
         return Ok((*target, None));
     }
@@ -236,7 +239,7 @@ fn choose<'a>(targets: &[Target], text: &'a str) -> io::Result<(Target, Option<&
     let start = || unreachable!("a remote site is made from its URL");
     // The names of targets are static.
     let name = String::leak(remote_name(text));
-    Ok((Target { name, start, connect: sites::connect }, Some(text)))
+    Ok((BackendSpec { name, start, connect: sites::connect }, Some(text)))
 }
 
 /// Returns a name for the results of the servers of a URL. It has a hash (FNV-1a) of the URL without
@@ -253,7 +256,7 @@ fn remote_name(url: &str) -> String {
 }
 
 fn run_seed(
-    target: &Target,
+    target: &BackendSpec,
     url: Option<&str>,
     seed: u64,
     settings: &Settings,
@@ -305,7 +308,7 @@ fn write_report(directory: &Path, markdown: &Path) -> io::Result<bool> {
     Ok(all_seen && outcomes.iter().all(Outcome::is_clean))
 }
 
-fn hunt(targets: &[Target], args: &BugsArgs) -> io::Result<bool> {
+fn hunt(targets: &[BackendSpec], args: &BugsArgs) -> io::Result<bool> {
     let hunt = Hunt {
         names: args.bugs.clone(),
         on: args.backend.clone(),

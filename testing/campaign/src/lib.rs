@@ -11,15 +11,15 @@
 //!
 //! # A backend of one's own
 //!
-//! [`main`] takes what it can be run on. A program that adds a [`Target`](sites::Target), with the
+//! [`main`] takes what it can be run on. A program that adds a [`BackendSpec`](sites::BackendSpec), with the
 //! [`Site`](sites::Site) that it starts, has the whole campaign for it:
 //!
 //! ```no_run
-//! # use lock_campaign::sites::{Target, ConnectFuture, Site};
+//! # use lock_campaign::sites::{BackendSpec, ConnectFuture, Site};
 //! # fn start() -> Box<dyn Site> { unreachable!() }
 //! # fn connect(_: &str) -> ConnectFuture<'_> { unreachable!() }
 //! fn main() -> std::process::ExitCode {
-//!     lock_campaign::main(&[Target { name: "mine", start, connect }])
+//!     lock_campaign::main(&[BackendSpec { name: "mine", start, connect }])
 //! }
 //! ```
 

@@ -17,7 +17,7 @@ use crate::draws;
 use crate::kind::{FaultSupport, Kind};
 use crate::nemesis::Nemesis;
 use crate::outcome::{Outcome, Prompt, Settings};
-use crate::sites::{self, Site, Target, check_free};
+use crate::sites::{self, BackendSpec, Site, check_free};
 use crate::times;
 use crate::verdict::VERDICT;
 use crate::worker::{self, Duty, Order};
@@ -79,7 +79,7 @@ pub struct Run {
 ///
 /// No servers, no processes, no history: the campaign itself is broken. What is wrong with locks,
 /// and a run in which too little happened, is in the outcome.
-pub async fn run(target: &Target, seed: u64, settings: &Settings) -> io::Result<Run> {
+pub async fn run(target: &BackendSpec, seed: u64, settings: &Settings) -> io::Result<Run> {
     let site: Arc<dyn Site> = Arc::from(tokio::task::block_in_place(|| (target.start)()));
     on(site, target, seed, settings).await
 }
@@ -91,7 +91,7 @@ pub async fn run(target: &Target, seed: u64, settings: &Settings) -> io::Result<
 /// As [`run`].
 pub async fn on(
     site: Arc<dyn Site>,
-    target: &Target,
+    target: &BackendSpec,
     seed: u64,
     settings: &Settings,
 ) -> io::Result<Run> {
@@ -130,7 +130,7 @@ pub async fn on(
 struct RunContext<'a> {
     site: Arc<dyn Site>,
     operator: Arc<dyn Backend>,
-    target: &'a Target,
+    target: &'a BackendSpec,
     seed: u64,
     settings: &'a Settings,
     breaks_all: bool,
@@ -214,7 +214,7 @@ async fn verdict(
 
 /// Waits until a new client gets a lock. Members of a quorum count only when they have run for a
 /// while, and each client finds out by itself for how long they have, to the second.
-async fn until_ready(site: &dyn Site, url: &str, target: &Target) -> io::Result<()> {
+async fn until_ready(site: &dyn Site, url: &str, target: &BackendSpec) -> io::Result<()> {
     let deadline = Moment::now() + READY_WITHIN;
     let name = LockName::new(lock_name(0)).expect("a good name");
     loop {
@@ -362,7 +362,7 @@ fn header(
 
 fn start_clients(
     site: &dyn Site,
-    target: &Target,
+    target: &BackendSpec,
     seed: u64,
     settings: &Settings,
     collector: &Arc<Collector>,

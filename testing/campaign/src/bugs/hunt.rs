@@ -16,7 +16,7 @@ use super::{ALL, Bug, Detector, Finding, PlainHarness, saboteur};
 use crate::outcome::{Outcome, Settings};
 use crate::report;
 use crate::run::run;
-use crate::sites::Target;
+use crate::sites::BackendSpec;
 
 /// The options of a hunt for planted bugs.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Hunt {
 /// Plants the bugs of `hunt`. Returns true if all were detected.
 pub(crate) fn hunt(
     hunt: &Hunt,
-    find: impl Fn(&str) -> io::Result<Target>,
+    find: impl Fn(&str) -> io::Result<BackendSpec>,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<bool> {
     let (mut findings, mut clean) = (Vec::new(), CleanSeeds::default());
@@ -97,7 +97,7 @@ fn store(hunt: &Hunt, finding: Finding, findings: &mut Vec<Finding>) -> io::Resu
 fn detect_by_campaign(
     hunt: &Hunt,
     bug: &Bug,
-    target: &Target,
+    target: &BackendSpec,
     clean: &mut CleanSeeds,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<Finding> {

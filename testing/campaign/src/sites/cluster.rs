@@ -10,11 +10,11 @@ use lock_history::Assumption;
 use test_servers::{Persistence, Redis, RedisCluster, RedisOptions};
 
 use super::redis::deleted;
-use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, Undo, connect};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
 use crate::collector::lock_name;
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const TARGET: Target = Target { name: "cluster", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "cluster", start, connect };
 
 const PRIMARIES: usize = 3;
 
@@ -86,7 +86,7 @@ impl Site for Cluster {
     }
 
     fn upstreams(&self) -> Vec<SocketAddr> {
-        self.nodes().map(Redis::addr).collect()
+        self.nodes().map(|node| node.addr()).collect()
     }
 
     /// Starts proxies on an address of the client's own, on the ports that the members announce.

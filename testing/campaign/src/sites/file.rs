@@ -6,10 +6,10 @@ use std::time::Duration;
 use lock_history::Assumption;
 use tempfile::TempDir;
 
-use super::site::{NO_NETWORK, Site, SiteParams, Target, connect};
+use super::site::{BackendSpec, NO_NETWORK, Site, SiteParams, connect};
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const TARGET: Target = Target { name: "file", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "file", start, connect };
 
 fn start() -> Box<dyn Site> {
     let directory = tempfile::Builder::new().prefix("campaign-").tempdir();

@@ -9,10 +9,10 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Memcached, MemcachedOptions};
 
-use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, connect};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, connect};
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const TARGET: Target = Target { name: "memcache", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "memcache", start, connect };
 
 fn start() -> Box<dyn Site> {
     Box::new(OneMemcached(Memcached::start(MemcachedOptions::new())))

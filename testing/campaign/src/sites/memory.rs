@@ -8,11 +8,11 @@ use lock_core::{Backend, LockName, Memory};
 use lock_history::Assumption;
 use tokio::runtime::Handle;
 
-use super::site::{NO_NETWORK, Removal, Site, SiteParams, Target, connect};
+use super::site::{BackendSpec, NO_NETWORK, Removal, Site, SiteParams, connect};
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const TARGET: Target =
-    Target { name: "memory", start: || Box::new(InMemory(Memory::new())), connect };
+pub(super) const SPEC: BackendSpec =
+    BackendSpec { name: "memory", start: || Box::new(InMemory(Memory::new())), connect };
 
 struct InMemory(Memory);
 

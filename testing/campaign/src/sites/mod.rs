@@ -16,7 +16,7 @@ use std::time::Duration;
 use lock_core::backend::ReleaseMode;
 use lock_core::{Backend, LockName};
 
-pub use site::{ConnectFuture, Removal, Site, SiteParams, Target, Undo, connect};
+pub use site::{BackendSpec, ConnectFuture, Removal, Site, SiteParams, Undo, connect};
 
 use crate::kind::{FaultSupport, Kind};
 
@@ -38,15 +38,15 @@ pub(crate) fn mechanism(site: &dyn Site, kind: Kind) -> Option<Kind> {
 
 /// Lists the backends of this project.
 #[must_use]
-pub fn all() -> &'static [Target] {
+pub fn all() -> &'static [BackendSpec] {
     &[
-        memory::TARGET,
-        file::TARGET,
-        redis::TARGET,
-        sentinel::TARGET,
+        memory::SPEC,
+        file::SPEC,
+        redis::SPEC,
+        sentinel::SPEC,
         sentinel::WITH_REPLICAS,
-        cluster::TARGET,
-        memcached::TARGET,
+        cluster::SPEC,
+        memcached::SPEC,
         zookeeper::ALONE,
         zookeeper::ENSEMBLE,
         quorum::REDIS,

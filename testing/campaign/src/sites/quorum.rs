@@ -8,23 +8,23 @@ use lock_conformance::proxy::Proxy;
 use lock_core::LockName;
 use lock_history::Assumption;
 
-use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, connect};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, connect};
 use super::{memcached, redis};
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const REDIS: Target = Target {
+pub(super) const REDIS: BackendSpec = BackendSpec {
     name: "quorum",
     start: || {
-        let members = [redis::TARGET, redis::TARGET, redis::TARGET];
+        let members = [redis::SPEC, redis::SPEC, redis::SPEC];
         Quorum::start(members, Duration::from_secs(2))
     },
     connect,
 };
 
-pub(super) const MIXED: Target = Target {
+pub(super) const MIXED: BackendSpec = BackendSpec {
     name: "quorum-mixed",
     start: || {
-        let members = [redis::TARGET, redis::TARGET, memcached::TARGET];
+        let members = [redis::SPEC, redis::SPEC, memcached::SPEC];
         Quorum::start(members, Duration::from_secs(3))
     },
     connect,
@@ -44,7 +44,7 @@ struct Quorum {
 }
 
 impl Quorum {
-    fn start(members: [Target; 3], lease: Duration) -> Box<dyn Site> {
+    fn start(members: [BackendSpec; 3], lease: Duration) -> Box<dyn Site> {
         let members = members.map(|member| (member.start)());
         let proxies = members.iter().map(|member| {
             let [server] = member.upstreams()[..] else { panic!("a member is one server") };
@@ -88,8 +88,8 @@ impl Site for Quorum {
             Kind::MemberEmptied => FaultSupport::Breaks(Assumption::Minority),
             Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ServerStopped | Kind::ServerRestarted => {
-                let is_full = |member: &Box<dyn Site>| member.support(kind) == FaultSupport::Yes;
-                match self.members.iter().all(is_full) {
+                let mut members = self.members.iter();
+                match members.all(|member| member.support(kind) == FaultSupport::Yes) {
                     true => FaultSupport::Yes,
                     false => {
                         FaultSupport::No("not all members support it: see those of one member")

@@ -8,10 +8,10 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Persistence, Redis, RedisOptions, Reply, Step};
 
-use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, Undo, connect};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const TARGET: Target = Target { name: "redis", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "redis", start, connect };
 
 fn start() -> Box<dyn Site> {
     Box::new(OneRedis(Redis::start(RedisOptions::new().persistence(Persistence::Aof).clock())))

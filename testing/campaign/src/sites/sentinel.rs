@@ -12,14 +12,15 @@ use lock_history::Assumption;
 use test_servers::{Persistence, RedisOptions, Reply, SentinelGroup};
 
 use super::redis::deleted;
-use super::site::{BY_NETWORK, Removal, Site, SiteParams, Target, Undo, connect};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
 use crate::kind::{FaultSupport, Kind, Scope};
 
-pub(super) const TARGET: Target = Target { name: "sentinel", start: || start(false), connect };
+pub(super) const SPEC: BackendSpec =
+    BackendSpec { name: "sentinel", start: || start(false), connect };
 
 /// The variant in which each grant waits for the replica.
-pub(super) const WITH_REPLICAS: Target =
-    Target { name: "sentinel-replicas", start: || start(true), connect };
+pub(super) const WITH_REPLICAS: BackendSpec =
+    BackendSpec { name: "sentinel-replicas", start: || start(true), connect };
 
 /// The lease without replication of locks. The events after a failover must follow within a lease,
 /// and in an undisturbed run a second is enough.

@@ -21,7 +21,7 @@ pub type ConnectFuture<'a> =
 
 /// A backend that a campaign can test.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct BackendSpec {
     /// The name of the backend on the command line.
     pub name: &'static str,
     /// Starts the servers. Panics if they are not installed, with a hint what to install.
@@ -30,9 +30,9 @@ pub struct Target {
     pub connect: for<'a> fn(&'a str) -> ConnectFuture<'a>,
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for BackendSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Target({})", self.name)
+        write!(f, "BackendSpec({})", self.name)
     }
 }
 

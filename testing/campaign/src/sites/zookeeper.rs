@@ -9,16 +9,16 @@ use lock_history::Assumption;
 use test_servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Client, Error};
 
-use super::site::{BY_NETWORK, Site, SiteParams, Target, Undo, connect};
+use super::site::{BY_NETWORK, BackendSpec, Site, SiteParams, Undo, connect};
 use crate::kind::{FaultSupport, Kind};
 
-pub(super) const ALONE: Target = Target {
+pub(super) const ALONE: BackendSpec = BackendSpec {
     name: "zookeeper",
     start: || Box::new(Alone(ZooKeeper::start(&ZooKeeperOptions::new()))),
     connect,
 };
 
-pub(super) const ENSEMBLE: Target = Target {
+pub(super) const ENSEMBLE: BackendSpec = BackendSpec {
     name: "zookeeper-3",
     start: || Box::new(Ensemble(ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links()))),
     connect,
