@@ -1,4 +1,4 @@
-//! `lockctl`, as a client of the campaign.
+//! `lockctl` as a client of the campaign.
 
 use std::process::ExitCode;
 

@@ -13,78 +13,77 @@ use lock_history::Line;
 
 use crate::bugs::{self, Finding, Hunt};
 use crate::kind::Kind;
-use crate::outcome::{Outcome, REMOTE, Settings, VERDICT};
+use crate::outcome::{Outcome, REMOTE, Settings};
 use crate::run::{self, Run};
-use crate::sites::{self, Backing};
+use crate::sites::{self, BackendSpec};
+use crate::verdict::VERDICT;
 use crate::{report, worker};
 
-/// Clients, servers and faults; what came of it, recorded and judged.
+/// Runs lock clients and servers under faults, and judges the recorded history.
 ///
-/// Exit status: 0 if all is clean, 1 if something is not, 2 if the campaign itself failed.
+/// Exit status: 0 if all results are clean, 1 if one is not, 2 if the campaign itself failed.
 #[derive(Parser)]
 #[command(name = "lock-campaign", version, max_term_width = 100)]
-struct Given {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run seeds on a backend; those whose results are there already, by today's verdict, are left
-    /// as they are
+    /// Run seeds on a backend, except seeds with a result by the current verdict
     Run(RunArgs),
-    /// Make a page of all results in a directory
+    /// Write a page of all results in a directory
     Report {
-        /// Where the results are
+        /// Directory of the results
         directory: PathBuf,
-        /// Where the summary goes, in Markdown
+        /// Markdown file to write
         #[arg(long, value_name = "FILE", default_value = "campaign.md")]
         markdown: PathBuf,
     },
-    /// Plant old bugs, and see whether each is seen
+    /// Plant known bugs, and check that each is detected
     Bugs(BugsArgs),
-    /// A client; the campaign starts them
+    /// Run a client of a campaign
     #[command(hide = true)]
     Client { backend: String, duty: String },
 }
 
 #[derive(Args)]
 struct BugsArgs {
-    /// Which ones; all of them unless told otherwise
+    /// Bugs to plant, all by default
     #[arg(value_name = "BUG")]
     bugs: Vec<String>,
-    /// By the campaign on this backend, whoever usually has to see them
+    /// Detect the bugs by the campaign on this backend, in place of their own checks
     #[arg(long = "on", value_name = "BACKEND")]
     backend: Option<String>,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many faults each has to get through
+    /// Faults in each run
     #[arg(long, default_value_t = Settings::default().faults)]
     faults: u32,
-    /// Grants between two of them: with fewer, hardly a call is undisturbed
+    /// Grants between two faults (with few grants, hardly a call is undisturbed)
     #[arg(long, default_value_t = 60)]
     grants: u64,
-    /// So many seeds are tried before one counts as not seen
+    /// Seeds to try before a bug counts as not detected
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Where the results go, a line for each; those that are there already are left out, unless an
-    /// older verdict saw them
+    /// Directory of the findings (bugs with a finding by the current verdict are left out)
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
-    /// Looks for those as well that are there already: what they say is of the code of then
+    /// Repeat current findings as well, since they are of older code
     #[arg(long)]
     anew: bool,
-    /// What results say of the code that ran, such as its commit
+    /// Description of the tested code for the findings, such as its commit
     #[arg(long)]
     code: Option<String>,
 }
 
 #[derive(Args)]
 struct RunArgs {
-    /// A backend's name, or the URL of a server that runs already
+    /// Name of a backend, or URL of a server that runs already
     backend: String,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Faults in each run
@@ -93,7 +92,7 @@ struct RunArgs {
     /// Grants between two faults of a client, or of the servers
     #[arg(long, default_value_t = Settings::default().grants)]
     grants: u64,
-    /// Go on with the seeds that follow for so long, like 90s, 10m or 1h; one seed otherwise
+    /// Run the following seeds for this time, such as 90s, 10m or 1h (one seed by default)
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     lasts: Option<Duration>,
     /// Client processes in each run
@@ -102,19 +101,19 @@ struct RunArgs {
     /// Tasks in each client
     #[arg(long, default_value_t = Settings::default().tasks)]
     tasks: usize,
-    /// How many locks, if not as many as are usual: fewer are contended more
+    /// Number of locks, if not the backend's default (fewer locks are contended more)
     #[arg(long)]
     locks: Option<usize>,
-    /// Only faults of this kind, such as leader-replaced; may be given several times
+    /// Inject only faults of this kind, such as leader-replaced (may be repeated)
     #[arg(long, value_name = "KIND", value_parser = kind)]
     only: Vec<Kind>,
     /// Plant a bug in all clients
     #[arg(long)]
     bug: Option<String>,
-    /// Where results go, and histories of runs that are not clean
+    /// Directory of the results, and of histories of runs that are not clean
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
-    /// What results say of the code that ran, such as its commit
+    /// Description of the tested code for the results, such as its commit
     #[arg(long)]
     code: Option<String>,
     /// Allow ten times the usual time for typical hand-offs, because other programs load the
@@ -126,14 +125,14 @@ struct RunArgs {
     keep: bool,
 }
 
-/// The whole program, on these backends.
+/// Runs the program `lock-campaign` with these backends.
 #[must_use]
-pub fn main(backings: &[Backing]) -> ExitCode {
-    let done = match Given::parse().command {
-        Command::Run(args) => run(backings, &args),
-        Command::Report { directory, markdown } => make_report(&directory, &markdown),
-        Command::Bugs(args) => hunt(backings, &args),
-        Command::Client { backend, duty } => return client(backings, &backend, &duty),
+pub fn main(targets: &[BackendSpec]) -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(args) => run(targets, &args),
+        Command::Report { directory, markdown } => write_report(&directory, &markdown),
+        Command::Bugs(args) => hunt(targets, &args),
+        Command::Client { backend, duty } => return client(targets, &backend, &duty),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -145,22 +144,22 @@ pub fn main(backings: &[Backing]) -> ExitCode {
     }
 }
 
-fn client(backings: &[Backing], backend: &str, duty: &str) -> ExitCode {
-    let connect = backings.iter().find(|backing| backing.name == backend);
-    let connect = connect.map_or(sites::connect as _, |backing| backing.connect);
+fn client(targets: &[BackendSpec], backend: &str, duty: &str) -> ExitCode {
+    let connect = targets.iter().find(|target| target.name == backend);
+    let connect = connect.map_or(sites::connect as _, |target| target.connect);
     match serde_json::from_str(duty) {
         Ok(duty) => {
             worker::process(duty, connect);
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("lock-campaign: a client that was told nonsense: {error}");
+            eprintln!("lock-campaign: the settings of a client are invalid: {error}");
             ExitCode::from(2)
         }
     }
 }
 
-/// `90s`, `10m`, `1h`
+/// Parses a duration such as `90s`, `10m` or `1h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit);
@@ -179,12 +178,12 @@ fn kind(name: &str) -> Result<Kind, String> {
     found.ok_or_else(|| "there is no such kind of fault".to_owned())
 }
 
-/// Proxies and servers' lanes need threads that may block.
+/// Returns a runtime with several threads, since proxies and calls to servers block.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()
 }
 
-fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
+fn run(targets: &[BackendSpec], args: &RunArgs) -> io::Result<bool> {
     let settings = Settings {
         faults: args.faults,
         grants: args.grants,
@@ -195,27 +194,27 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
         bug: args.bug.clone(),
         busy: args.busy,
     };
-    let (backing, url) = chosen(backings, &args.backend)?;
+    let (target, url) = choose(targets, &args.backend)?;
     let end = Moment::now() + args.lasts.unwrap_or_default();
     let mut clean = true;
     for seed in args.seed.. {
-        let there = Outcome::of(&args.out, backing.name, seed)?;
-        match there.filter(|there| there.verdict == VERDICT) {
+        let stored = Outcome::find(&args.out, target.name, seed)?;
+        match stored.filter(|stored| stored.verdict == VERDICT) {
             Some(outcome) if outcome.settings == settings => {
-                println!("there already: {}", report::line(&outcome));
+                println!("already stored: {}", report::line(&outcome));
                 clean &= outcome.is_clean();
             }
-            // Somebody has published it, perhaps.
+            // The result may be published.
             Some(_) if args.lasts.is_some() => {
-                println!("left as it is: seed {seed}, of other settings");
+                println!("skipped: seed {seed} has a result of other settings");
             }
             Some(_) => {
-                let (out, name) = (args.out.display(), backing.name);
+                let (out, name) = (args.out.display(), target.name);
                 return Err(io::Error::other(format!(
-                    "{out} has a result of {name} with seed {seed}, and of other settings: choose another --seed or --out, or delete it"
+                    "{out} has a result of {name} with seed {seed} and other settings: choose another --seed or --out, or delete it"
                 )));
             }
-            None => clean &= one(&backing, url, seed, &settings, args)?,
+            None => clean &= run_seed(&target, url, seed, &settings, args)?,
         }
         if end.has_passed() {
             break;
@@ -224,24 +223,27 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
     Ok(clean)
 }
 
-/// A backend by name, or by URL that of servers which run already.
-fn chosen<'a>(backings: &[Backing], text: &'a str) -> io::Result<(Backing, Option<&'a str>)> {
-    if let Some(backing) = backings.iter().find(|backing| backing.name == text) {
-        return Ok((*backing, None));
+/// Returns a backend by its name, or one for the servers of a URL.
+fn choose<'a>(
+    targets: &[BackendSpec],
+    text: &'a str,
+) -> io::Result<(BackendSpec, Option<&'a str>)> {
+    if let Some(target) = targets.iter().find(|target| target.name == text) {
+        return Ok((*target, None));
     }
-    let names: Vec<_> = backings.iter().map(|backing| backing.name).collect();
-    let unknown = format!("no backend {text:?}; there are {}, and URLs", names.join(", "));
+    let names: Vec<_> = targets.iter().map(|target| target.name).collect();
+    let unknown = format!("no backend {text:?}; give a URL or one of {}", names.join(", "));
     if !text.contains("://") {
         return Err(io::Error::other(unknown));
     }
     let start = || unreachable!("a remote site is made from its URL");
-    // For as long as the program runs, like the names of the others.
+    // The names of targets are static.
     let name = String::leak(remote_name(text));
-    Ok((Backing { name, start, connect: sites::connect }, Some(text)))
+    Ok((BackendSpec { name, start, connect: sites::connect }, Some(text)))
 }
 
-/// Results of different servers are kept apart. URLs may hold passwords: what stands before the `@`
-/// is left out, and the rest is hashed (FNV-1a).
+/// Returns a name for the results of the servers of a URL. It has a hash (FNV-1a) of the URL without
+/// the user and the password before the `@`.
 fn remote_name(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -253,40 +255,40 @@ fn remote_name(url: &str) -> String {
     format!("{REMOTE}{hash:016x}")
 }
 
-fn one(
-    backing: &Backing,
+fn run_seed(
+    target: &BackendSpec,
     url: Option<&str>,
     seed: u64,
     settings: &Settings,
     args: &RunArgs,
 ) -> io::Result<bool> {
-    let ended = runtime()?.block_on(async {
+    let done = runtime()?.block_on(async {
         match url {
-            None => run::run(backing, seed, settings).await,
+            None => run::run(target, seed, settings).await,
             Some(url) => {
                 let site = sites::remote(url).map_err(io::Error::other)?;
-                run::on(Arc::from(site), backing, seed, settings).await
+                run::on(Arc::from(site), target, seed, settings).await
             }
         }
     });
-    let Run { mut outcome, lines } = ended?;
+    let Run { mut outcome, lines } = done?;
     outcome.code.clone_from(&args.code);
     println!("{}", report::line(&outcome));
-    for what in outcome.failures.iter().chain(&outcome.violations) {
-        println!("  {what}");
+    for problem in outcome.failures.iter().chain(&outcome.violations) {
+        println!("  {problem}");
     }
     if args.keep || !outcome.is_clean() {
-        let histories = args.out.join(backing.name);
+        let histories = args.out.join(target.name);
         std::fs::create_dir_all(&histories)?;
         let path = histories.join(format!("{seed}.jsonl"));
-        keep_history(&path, &lines)?;
-        println!("  its history: {}", path.display());
+        write_history(&path, &lines)?;
+        println!("  history: {}", path.display());
     }
-    outcome.keep(&args.out)?;
+    outcome.store(&args.out)?;
     Ok(outcome.is_clean())
 }
 
-fn keep_history(path: &Path, lines: &[Line]) -> io::Result<()> {
+fn write_history(path: &Path, lines: &[Line]) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
@@ -297,16 +299,16 @@ fn keep_history(path: &Path, lines: &[Line]) -> io::Result<()> {
     file.flush()
 }
 
-fn make_report(directory: &Path, markdown: &Path) -> io::Result<bool> {
-    let outcomes = Outcome::all(directory)?;
-    let findings = Finding::all(directory)?;
+fn write_report(directory: &Path, markdown: &Path) -> io::Result<bool> {
+    let outcomes = Outcome::load_all(directory)?;
+    let findings = Finding::load_all(directory)?;
     std::fs::write(markdown, report::markdown(&outcomes, &findings))?;
     println!("{}", markdown.display());
     let all_seen = findings.iter().all(|finding| finding.seen.is_some());
     Ok(all_seen && outcomes.iter().all(Outcome::is_clean))
 }
 
-fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
+fn hunt(targets: &[BackendSpec], args: &BugsArgs) -> io::Result<bool> {
     let hunt = Hunt {
         names: args.bugs.clone(),
         on: args.backend.clone(),
@@ -316,21 +318,21 @@ fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
         anew: args.anew,
         code: args.code.clone(),
     };
-    bugs::hunt(&hunt, |name| chosen(backings, name).map(|(backing, _)| backing), runtime)
+    bugs::hunt(&hunt, |name| choose(targets, name).map(|(target, _)| target), runtime)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::remote_name;
+    use super::{REMOTE, remote_name};
 
     #[test]
-    fn results_of_different_servers_are_kept_apart_and_name_none() {
+    fn remote_names_differ_by_server_and_hide_it() {
         let name = remote_name("redis://h:1/0");
         assert_eq!(name, remote_name("redis://user:secret@h:1/0"), "passwords may change");
         for other in ["redis://h:2/0", "redis://h:1/1", "memcache://h:1/0", "redis://h:1/0?a=b"] {
             assert_ne!(name, remote_name(other), "{other}");
         }
-        let digits = name.strip_prefix("remote-").expect("it says so");
+        let digits = name.strip_prefix(REMOTE).expect("a name has the prefix");
         assert!(digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 }

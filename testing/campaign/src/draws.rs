@@ -1,4 +1,4 @@
-//! Counts of a run: how often clients called each verb, and how often a fault hit a holder.
+//! Counts of a run: the calls of each verb by clients, and the hits of holders by faults.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,22 +9,22 @@ use crate::outcome::{REMOTE, Settings};
 use crate::sites::{self, Site};
 use crate::worker::can_detach;
 
-/// Holders that were killed, of those that held just then.
+/// The count of holders that were killed while they held the lock.
 const KILLED: &str = "killed-holder";
 
-/// Holders that were stopped beyond the deadline that they knew.
+/// The count of holders that were stopped beyond their last known deadline.
 const STOPPED: &str = "stopped-beyond";
 
-/// Of so many grants, one at least comes with each verb.
+/// The number of grants for which each verb is called at least once.
 const GRANTS: u64 = 1000;
 
-/// Adds the holders that were hit, by the history, to the verbs that clients have counted.
-pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+/// Adds the hits of holders in the history to the counts of verbs by clients.
+pub(crate) fn count(lines: &[Line], mut counts: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let heals: HashMap<u64, u64> = lines
         .iter()
         .filter_map(|line| if let Line::Heal(heal) = line { Some((heal.id, heal.t)) } else { None })
         .collect();
-    // Of each grant that is held now: whose it is, and up to when.
+    // The client and the deadline of each grant that is held now.
     let mut held: HashMap<&str, (&str, u64)> = HashMap::new();
     for line in lines {
         match line {
@@ -33,7 +33,7 @@ pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<S
                 let until = record.valid_until.unwrap_or(u64::MAX);
                 if record.op.acquires() && record.kind == Kind::Ok {
                     if record.fence.is_some_and(|fence| fence & 0xff > 0) {
-                        *deeds.entry("handed-over".to_owned()).or_default() += 1;
+                        *counts.entry("handed-over".to_owned()).or_default() += 1;
                     }
                     held.insert(grant, (record.process.split('/').next().unwrap_or(""), until));
                 } else if matches!(record.op, Op::Release | Op::Lost) {
@@ -47,35 +47,39 @@ pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<S
                 let Some(host) = fault.process.as_deref() else { continue };
                 let over = heals.get(&fault.id).copied().unwrap_or(u64::MAX);
                 let of_host = held.values().filter(|(of, _)| *of == host);
-                let (what, hit) = match fault.what {
+                let (name, hit) = match fault.what {
                     Trouble::Kill => (KILLED, of_host.count()),
                     Trouble::Stop => (STOPPED, of_host.filter(|(_, until)| *until < over).count()),
                     _ => continue,
                 };
-                *deeds.entry(what.to_owned()).or_default() += hit as u64;
+                *counts.entry(name.to_owned()).or_default() += hit as u64;
             }
             _ => {}
         }
     }
-    deeds
+    counts
 }
 
-/// Why `lockctl` is no client of a run.
-pub(crate) fn by_lockctl(backend: &str, site: &dyn Site) -> Result<(), &'static str> {
+/// Checks that `lockctl` can be a client of a run.
+///
+/// # Errors
+///
+/// It cannot. The text is the reason.
+pub(crate) fn lockctl_support(backend: &str, site: &dyn Site) -> Result<(), &'static str> {
     let is_ours = sites::all().iter().any(|one| one.name == backend) || backend.starts_with(REMOTE);
-    match (site.shared(), is_ours) {
+    match (site.shared_backend(), is_ours) {
         (Some(_), _) => Err("the locks are in the memory of one process"),
         (None, false) => Err("lockctl does not know the backend"),
         (None, true) => Ok(()),
     }
 }
 
-/// A verb, and why a run cannot have it.
+/// A verb, and the reason if a run cannot call it.
 type Verb = (&'static str, Result<(), &'static str>);
 
-/// Lists the verbs that clients call, and the ways to be hit.
+/// Lists the verbs that clients call, and the required hits of holders.
 pub(crate) fn verbs(caps: &Capabilities, lockctl: Result<(), &'static str>) -> Vec<Verb> {
-    let only_if = |yes: bool, why| if yes { Ok(()) } else { Err(why) };
+    let only_if = |yes: bool, reason| if yes { Ok(()) } else { Err(reason) };
     let detached =
         only_if(can_detach(caps), "a lock ends with its session: detaching is refused by design");
     let inspecting = only_if(caps.inspecting == Support::Present, "it cannot inspect");
@@ -98,38 +102,38 @@ pub(crate) fn verbs(caps: &Capabilities, lockctl: Result<(), &'static str>) -> V
     verbs
 }
 
-/// Lists those that the backend cannot have, with the reasons.
+/// Lists the verbs that the backend does not support, with the reasons.
 pub(crate) fn refused(verbs: &[Verb]) -> BTreeMap<String, String> {
-    let refused = verbs.iter().filter_map(|(verb, is_there)| Some((*verb, is_there.err()?)));
-    refused.map(|(verb, why)| (verb.to_owned(), why.to_owned())).collect()
+    let refused = verbs.iter().filter_map(|(verb, support)| Some((*verb, support.err()?)));
+    refused.map(|(verb, reason)| (verb.to_owned(), reason.to_owned())).collect()
 }
 
-/// Lists the verbs and faults that a run of the default length has drawn too seldom.
+/// Returns a failure for each verb or hit that a run of the default length had too rarely.
 pub(crate) fn missing(
-    deeds: &BTreeMap<String, u64>,
+    counts: &BTreeMap<String, u64>,
     grants: u64,
     settings: &Settings,
     verbs: &[Verb],
 ) -> Vec<String> {
-    let usual = Settings::default();
-    if settings.faults < usual.faults || settings.grants < usual.grants {
+    let default = Settings::default();
+    if settings.faults < default.faults || settings.grants < default.grants {
         return Vec::new();
     }
-    // Any kind of fault may hit a holder, if all kinds are drawn.
-    let is_wanted = |verb| verb != KILLED || settings.only.is_empty();
-    let wanted = verbs.iter().filter(|(verb, is_there)| is_there.is_ok() && is_wanted(*verb));
-    let seldom = wanted.map(|(verb, _)| *verb).filter(|&what| {
-        let least = if what == KILLED { 1 } else { grants / GRANTS };
-        deeds.get(what).copied().unwrap_or(0) < least
+    // A run of selected kinds may kill no client.
+    let is_required = |verb| verb != KILLED || settings.only.is_empty();
+    let required = verbs.iter().filter(|(verb, support)| support.is_ok() && is_required(*verb));
+    let rare = required.map(|(verb, _)| *verb).filter(|&verb| {
+        let least = if verb == KILLED { 1 } else { grants / GRANTS };
+        counts.get(verb).copied().unwrap_or(0) < least
     });
-    let seldom = seldom.map(|what| {
-        let count = deeds.get(what).copied().unwrap_or(0);
-        format!("minimum traffic: {what} came {count} times in {grants} grants")
+    let failures = rare.map(|verb| {
+        let count = counts.get(verb).copied().unwrap_or(0);
+        format!("minimum traffic: {verb} came {count} times in {grants} grants")
     });
-    seldom.collect()
+    failures.collect()
 }
 
-/// Returns how often something came, per 1 000 grants.
+/// Formats a rate per 1 000 grants.
 pub(crate) fn rate(count: u64, grants: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than three digits")]
     let rate = 1000.0 * count as f64 / grants.max(1) as f64;
@@ -141,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holders_that_are_hit_are_counted() {
+    fn hits_of_holders_are_counted() {
         let lines = [
             r#"{"kind":"invoke","t":1,"proc":"p1.1/t0","lock":"n01","op":"acquire","grant":"a"}"#,
             r#"{"kind":"ok","t":2,"proc":"p1.1/t0","lock":"n01","op":"acquire","grant":"a","valid_until":50}"#,
@@ -154,9 +158,9 @@ mod tests {
         ];
         let lines: Vec<Line> =
             lines.iter().map(|line| Line::parse(line.as_bytes()).unwrap()).collect();
-        let deeds = of(&lines, BTreeMap::from([("extend".to_owned(), 3)]));
-        let wanted = [("extend", 3), (KILLED, 1), (STOPPED, 1)];
-        assert_eq!(deeds, wanted.map(|(what, count)| (what.to_owned(), count)).into());
+        let counts = count(&lines, BTreeMap::from([("extend".to_owned(), 3)]));
+        let expected = [("extend", 3), (KILLED, 1), (STOPPED, 1)];
+        assert_eq!(counts, expected.map(|(name, count)| (name.to_owned(), count)).into());
     }
 
     #[test]
@@ -170,9 +174,9 @@ mod tests {
         assert_eq!(missing.len(), 17, "{missing:?}");
     }
 
-    /// The table of draws names what a backend cannot have. ZooKeeper refuses detached locks.
+    /// Checks the table of draws for a backend that, like ZooKeeper, refuses detached locks.
     #[test]
-    fn what_a_backend_cannot_have_is_named_with_a_reason() {
+    fn unsupported_verbs_have_a_reason() {
         let mut caps = *lock_core::Locker::new(lock_core::Memory::new()).capabilities();
         assert_eq!(refused(&verbs(&caps, Ok(()))), BTreeMap::new());
         caps.detached = Support::Absent;
@@ -182,9 +186,9 @@ mod tests {
         assert_eq!(names, [&of_detached[..], &["release-detached", "renew-detached"]].concat());
         assert!(refused["detach"].contains("refused by design"), "{refused:?}");
         for (backend, is_client) in [("memory", false), ("file", true), ("another", false)] {
-            let backing = sites::all().iter().find(|one| one.name == backend);
-            let site = (backing.unwrap_or(&sites::all()[1]).start)();
-            assert_eq!(by_lockctl(backend, &*site).is_ok(), is_client, "{backend}");
+            let target = sites::all().iter().find(|one| one.name == backend);
+            let site = (target.unwrap_or(&sites::all()[1]).start)();
+            assert_eq!(lockctl_support(backend, &*site).is_ok(), is_client, "{backend}");
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "`Kind::what` says in words what each of them does")]
+#[allow(missing_docs, reason = "`Kind::description` has them in words")]
 pub enum Kind {
     ClientKilled,
     ClientStopped,
@@ -59,30 +59,30 @@ pub enum Kind {
     Broken,
 }
 
-/// Whom a fault hits.
+/// The part of the traffic that a fault interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// One client process, while the others go on.
+    /// That of one client process.
     Client,
-    /// The server: nobody gets anything done meanwhile.
+    /// All traffic.
     Outage,
-    /// The server or one lock, while most goes on.
-    Nuisance,
+    /// That of one server or one lock, while most of it continues.
+    Partial,
 }
 
-/// Whether a backend can have a kind of fault.
+/// The support of a backend for a kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// It can, and all that is promised holds meanwhile.
+pub enum FaultSupport {
+    /// The backend can have the fault, and keeps all its promises meanwhile.
     Yes,
-    /// It can, and what exclusion rests on does not hold meanwhile.
+    /// The backend can have the fault, which breaks an assumption of exclusion.
     Breaks(Assumption),
-    /// It cannot, and why.
+    /// The backend cannot have the fault, for this reason.
     No(&'static str),
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds, in order.
     pub const ALL: [Self; 49] = [
         Self::ClientKilled,
         Self::ClientStopped,
@@ -135,11 +135,11 @@ impl Kind {
         Self::Broken,
     ];
 
-    /// What is done, in words.
+    /// Returns a description of the fault.
     #[must_use]
-    pub fn what(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
-            Self::ClientKilled => "client killed (SIGKILL), another one started in its place",
+            Self::ClientKilled => "client killed (SIGKILL), and replaced by a new one",
             Self::ClientStopped => {
                 "client stopped and continued (SIGSTOP, SIGCONT; a thread: blocked)"
             }
@@ -148,33 +148,31 @@ impl Kind {
             Self::ShortLeases => "leases not renewed, and held beyond their end",
             Self::CallsRefused => "calls of the backend refused",
             Self::CallsRepliesLost => "calls applied, replies lost",
-            Self::CallsUnanswered => "calls applied, no reply ever",
+            Self::CallsUnanswered => "calls applied, never answered",
             Self::CallsLate => "calls applied late",
             Self::CallsRepliesLate => "calls answered late",
-            Self::CallsLandLate => "calls given up by the client, applied later",
-            Self::CallsCutOff => "no call of a client gets through",
-            Self::BlackHole => "network: nothing passes, nobody is told",
-            Self::RequestsLost => "network: requests do not pass, replies do",
-            Self::RepliesLost => "network: requests pass, replies do not",
+            Self::CallsLandLate => "calls abandoned by the client, applied later",
+            Self::CallsCutOff => "all calls of a client lost",
+            Self::BlackHole => "network: all packets lost without an error",
+            Self::RequestsLost => "network: requests lost, replies delivered",
+            Self::RepliesLost => "network: requests delivered, replies lost",
             Self::Reset => "network: connections reset",
             Self::Refused => "network: connections reset, new ones refused",
             Self::CutBeforeReply => "network: cut after the request, before the reply",
             Self::HeldAndDelivered => "network: a request held, delivered later",
             Self::Trickle => "network: a few bytes at a time",
-            Self::Slices => "network: each byte by itself",
-            Self::Delay => "network: a long way",
+            Self::Slices => "network: one byte at a time",
+            Self::Delay => "network: high latency",
             Self::AttemptCut => "aimed: cut after an attempt, before its answer",
             Self::ReleaseCut => "aimed: cut after a release, before its answer",
-            Self::LateGrant => "aimed: a grant told late, not renewed, and held to its end",
-            Self::CutFromGrant => "aimed: nothing passes from a grant on, beyond its lease",
+            Self::LateGrant => "aimed: a grant delivered late, not renewed, and held to its end",
+            Self::CutFromGrant => "aimed: client cut off from a grant on, beyond its lease",
             Self::StoppedFromGrant => "aimed: client stopped from a grant on, beyond its lease",
             Self::StarvedFromGrant => {
                 "aimed: client's application blocked from a grant on, and its lock held"
             }
-            Self::KilledFromGrant => "aimed: client killed that has just been granted a lock",
-            Self::BrokenFromGrant => {
-                "aimed: a lock broken, and held on to until its holder is told"
-            }
+            Self::KilledFromGrant => "aimed: client killed right after a grant",
+            Self::BrokenFromGrant => "aimed: a lock broken, and held until its holder is notified",
             Self::ServerStopped => "server stopped and continued",
             Self::ServerRestarted => "server killed, restarted with its data",
             Self::ServerEmptied => "server killed, restarted without its data",
@@ -183,8 +181,8 @@ impl Kind {
             Self::ServerFull => "server at its memory limit",
             Self::LeaderKilled => "leader killed, restarted later",
             Self::LeaderStopped => "leader stopped and continued",
-            Self::LeaderReplaced => "leader replaced by hand (SENTINEL FAILOVER)",
-            Self::FollowerCut => "a follower cut off from its leader, and from nobody else",
+            Self::LeaderReplaced => "leader replaced by command (SENTINEL FAILOVER)",
+            Self::FollowerCut => "a follower cut off from its leader only",
             Self::SlotMoved => "a slot moved to another server, with its keys",
             Self::TwoStopped => "two of three members stopped at once and continued",
             Self::TwoRestarted => "two of three members killed at once, restarted with their data",
@@ -192,12 +190,12 @@ impl Kind {
             Self::MemberRestarted => "one member killed, restarted with its data",
             Self::MemberEmptied => "one member killed, restarted without its data",
             Self::MemberCut => "one member cut off from all clients",
-            Self::Evicted => "a held lock removed behind everybody's back",
+            Self::Evicted => "a held lock removed on the server",
             Self::Broken => "a held lock broken by an operator",
         }
     }
 
-    /// Whom it hits.
+    /// Returns the part of the traffic that the fault interrupts on most sites.
     #[must_use]
     pub fn scope(self) -> Scope {
         match self {
@@ -215,40 +213,41 @@ impl Kind {
             | Self::FollowerCut
             | Self::SlotMoved
             | Self::Evicted
-            | Self::Broken => Scope::Nuisance,
-            kind if kind.is_of_a_member() => Scope::Nuisance,
+            | Self::Broken => Scope::Partial,
+            kind if kind.hits_one_member() => Scope::Partial,
             _ => Scope::Client,
         }
     }
 
-    /// Its name, as in results and histories.
+    /// Returns the name of the kind in results and histories.
     #[must_use]
     pub fn name(self) -> String {
         let name = serde_json::to_value(self).expect("a unit variant is a string");
         name.as_str().expect("a unit variant is a string").to_owned()
     }
 
-    /// True if calls of the backend are disturbed inside of the client.
+    /// Returns true if the fault disturbs calls of the backend inside the client.
     #[must_use]
     pub fn is_in_calls(self) -> bool {
         self >= Self::CallsRefused && self <= Self::CallsCutOff
     }
 
-    /// True if the network is disturbed.
+    /// Returns true if the fault disturbs the network.
     #[must_use]
     pub fn is_in_network(self) -> bool {
         self >= Self::BlackHole && self <= Self::Delay
     }
 
-    /// True if a client is told to take a lock, and hit in the act.
+    /// Returns true if the fault hits a client while it executes an order to acquire a lock.
     #[must_use]
     pub fn is_aimed(self) -> bool {
         self >= Self::AttemptCut && self <= Self::BrokenFromGrant
     }
 
-    /// What a fault that is aimed is done by: the first of these that a site can have.
+    /// Returns the kinds that can inject an aimed fault, of which a site uses the first that it
+    /// supports.
     #[must_use]
-    pub fn ways(self) -> &'static [Self] {
+    pub fn mechanisms(self) -> &'static [Self] {
         match self {
             Self::AttemptCut | Self::ReleaseCut => &[Self::CutBeforeReply, Self::CallsRepliesLost],
             Self::LateGrant => &[Self::Delay, Self::CallsRepliesLate],
@@ -261,41 +260,41 @@ impl Kind {
         }
     }
 
-    /// True if it takes several servers that make one lock space.
+    /// Returns true if the fault needs several servers with one lock space.
     #[must_use]
-    pub fn takes_several_servers(self) -> bool {
+    pub fn needs_several_servers(self) -> bool {
         self >= Self::LeaderKilled && self <= Self::MemberCut
     }
 
-    /// True if it takes one of several servers that leads the others.
+    /// Returns true if the fault needs a leader among several servers.
     #[must_use]
-    pub fn takes_a_leader(self) -> bool {
+    pub fn needs_leader(self) -> bool {
         self >= Self::LeaderKilled && self <= Self::SlotMoved
     }
 
-    /// True if it hits two of several members at once.
+    /// Returns true if the fault hits two of several members at once.
     #[must_use]
-    pub fn is_of_two_members(self) -> bool {
+    pub fn hits_two_members(self) -> bool {
         matches!(self, Self::TwoStopped | Self::TwoRestarted)
     }
 
-    /// True if it hits one of several servers that know nothing of each other.
+    /// Returns true if the fault hits one of several independent servers.
     #[must_use]
-    pub fn is_of_a_member(self) -> bool {
+    pub fn hits_one_member(self) -> bool {
         self >= Self::MemberStopped && self <= Self::MemberCut
     }
 }
 
-impl Offer {
-    /// True if the backend can have it.
+impl FaultSupport {
+    /// Returns true if the backend can have the fault.
     #[must_use]
-    pub fn is_there(self) -> bool {
+    pub fn is_supported(self) -> bool {
         !matches!(self, Self::No(_))
     }
 
-    /// What does not hold meanwhile.
+    /// Returns the assumption that the fault breaks.
     #[must_use]
-    pub fn breaks(self) -> Option<Assumption> {
+    pub fn broken_assumption(self) -> Option<Assumption> {
         if let Self::Breaks(assumption) = self { Some(assumption) } else { None }
     }
 }
@@ -305,7 +304,7 @@ mod tests {
     use super::Kind;
 
     #[test]
-    fn all_are_all_in_order_and_have_names() {
+    fn all_kinds_are_listed_in_order() {
         for pair in Kind::ALL.windows(2) {
             assert_eq!(pair[0] as u8 + 1, pair[1] as u8);
         }

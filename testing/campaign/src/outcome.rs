@@ -1,4 +1,4 @@
-//! What came of a run: one file for each seed.
+//! The outcomes of runs, one a line in a file for each backend.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,61 +10,34 @@ use lock_core::Takeover;
 use serde::{Deserialize, Serialize};
 
 use crate::bugs::Finding;
-use crate::desk::Effects;
-use crate::director::Around;
+use crate::collector::Effects;
+use crate::fault_traffic::FaultTraffic;
 use crate::kind::Kind;
 use crate::lines;
 use crate::times::{Losses, Spread};
+use crate::verdict::first_verdict;
 
-/// The version of the verdict: the rules that a run is judged by. A run that passed an older
-/// version may fail a newer one:
-///
-/// * 1: results that name no version.
-/// * 2: a fault of one master of a cluster excuses that master's locks only. A fault of one member
-///   of a quorum excuses nothing. Errors without a fault are judged, and so is the duration of
-///   undisturbed hand-offs. A holder is notified of its loss even if its server is away. A client
-///   that was hit by a fault has to get locks before and after it.
-/// * 3: failed releases, and lost holds that are renewed, need a fault that explains them. Waits
-///   are judged on locks whose waiters do not cancel. The residue of a cancelled call excuses other
-///   waiters for as long as is declared, and dead waiters excuse them only after a death. Order is
-///   judged by the bound of a call. A token that a client refuses has gone back. A fault without an
-///   effect does not count and excuses nothing. Neither do a client's wall clock and leases that
-///   are not renewed.
-/// * 4: a released lock is not held, even if a later renewal or check confirms it. A kill that did
-///   not happen ends nothing.
-/// * 5: a renewed lock is claimed up to its release. Grants count from the client's own stamp.
-///   Deadlines beyond a lease, tokens without a grant and renewals after a removal are judged. The
-///   standstill of contended locks is judged after failovers and restarts with older data.
-/// * 6: a confirmation after a removal is judged even without a successor. A fault excuses an
-///   overtaken waiter until it has recovered. A hand-off without a fault takes at most three leases
-///   and a second. One failure in two hundred, at up to three moments that met a bound, is
-///   attributed to the machine. All kinds of calls are also counted together. Each verb has a
-///   minimum number of calls.
-/// * 7: a lock whose application does not run stays held. A detached lock is judged by its own
-///   lease, even where other locks end with their process. The results of `lockctl` are judged.
-pub const VERDICT: u32 = 7;
-
-/// What a run is started with, besides its seed.
+/// The settings of a run, besides its seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// How many faults.
+    /// The number of faults.
     pub faults: u32,
-    /// How many grants there have to be between two faults of a client, or of the servers.
+    /// The least number of grants between two faults of a client, or of the servers.
     pub grants: u64,
-    /// How many client processes.
+    /// The number of client processes.
     pub clients: usize,
-    /// How many tasks in each of them.
+    /// The number of tasks in each client.
     pub tasks: usize,
-    /// How many locks, if not as many as are usual for the backend: fewer are contended more.
+    /// The number of locks, if not the backend's default. Fewer locks are contended more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<usize>,
-    /// The kinds of fault; all that the backend can have, if there are none here.
+    /// The kinds of fault. All that the backend supports, if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<Kind>,
-    /// The bug that all clients have.
+    /// The bug planted in all clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bug: Option<String>,
-    /// True if other programs load the machine: typical hand-offs may take ten times as long.
+    /// True if other programs load the machine. Typical hand-offs may then take ten times as long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
 }
@@ -85,19 +58,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// As they stand on the command line: those that are not the default.
+    /// Formats the settings that differ from the default as command-line options.
     pub(crate) fn to_arguments(&self) -> String {
-        let usual = Self::default();
+        let default = Self::default();
         let mut text = String::new();
-        let mut add = |name: &str, value: u64, usual: u64| {
-            if value != usual {
+        let mut add = |name: &str, value: u64, default: u64| {
+            if value != default {
                 text += &format!(" --{name} {value}");
             }
         };
-        add("faults", self.faults.into(), usual.faults.into());
-        add("grants", self.grants, usual.grants);
-        add("clients", self.clients as u64, usual.clients as u64);
-        add("tasks", self.tasks as u64, usual.tasks as u64);
+        add("faults", self.faults.into(), default.faults.into());
+        add("grants", self.grants, default.grants);
+        add("clients", self.clients as u64, default.clients as u64);
+        add("tasks", self.tasks as u64, default.tasks as u64);
         if let Some(locks) = self.locks {
             text += &format!(" --locks {locks}");
         }
@@ -114,21 +87,22 @@ impl Settings {
     }
 }
 
-/// How servers are called that run already: this, and a number for each of their URLs.
+/// The prefix of the names of servers that run already. A hash of the URL follows.
 pub(crate) const REMOTE: &str = "remote-";
 
-/// What stands for a backend on the command line. URLs may hold passwords, and are not kept.
+/// Returns the name of a backend on the command line, or a placeholder for its URL. URLs may
+/// contain passwords, so no result stores them.
 pub(crate) fn command_name(backend: &str) -> &str {
     if backend.starts_with(REMOTE) { "URL" } else { backend }
 }
 
-/// How soon the next one holds a lock whose holder has crashed, as the backend declares it.
+/// The declared bound on the time from a crash of the holder to the next grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// When the last process of the holder is gone.
+    /// The end of the holder's last process.
     AtOnce,
-    /// So long after the end of the lease.
+    /// The end of the lease and this time more.
     LeasePlus(Duration),
 }
 
@@ -141,119 +115,114 @@ impl From<Takeover> for Bound {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// On which backend.
+    /// The name of the backend.
     pub backend: String,
-    /// What it was drawn from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// With which settings.
+    /// The settings of the run.
     pub settings: Settings,
-    /// Which code it was, in the words of who ran it.
+    /// The description of the tested code, from the option `--code`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// By which version of the verdict.
+    /// The version of the verdict.
     #[serde(default = "first_verdict")]
     pub verdict: u32,
-    /// Whether what exclusion rests on was broken for all locks.
+    /// True if the run broke an assumption of exclusion for all locks.
     pub breaks_all: bool,
-    /// How long all of it took.
+    /// The duration of the run.
     pub took: Duration,
-    /// How long clients and faults were at it.
+    /// The duration of the traffic and the faults.
     pub played: Duration,
-    /// How long the verdict took.
+    /// The duration of the verdict.
     pub judged_in: Duration,
     /// The lease, where there is one.
     pub lease: Option<Duration>,
     /// The declared bound on takeover.
     pub takeover: Bound,
-    /// What the verdict adds to the declared bound on takeover. In results of the first verdict, a
-    /// part of it.
+    /// The allowance of the verdict beyond the declared bound on takeover. In results of the first
+    /// verdict, a part of it.
     pub slack: Duration,
-    /// The faults, and what happened around them.
-    pub around: BTreeMap<Kind, Around>,
+    /// The faults, and the traffic around them.
+    pub around: BTreeMap<Kind, FaultTraffic>,
     /// Faults that hit nothing, and do not count.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<Kind, u64>,
-    /// The kinds of fault that this backend cannot have, and why.
+    /// The kinds of fault that this backend does not support, with the reasons.
     pub refused_kinds: BTreeMap<Kind, String>,
-    /// How often clients did what, and how often holders were hit. Since the sixth verdict.
+    /// The calls of each verb, and the hits of holders. Since the sixth verdict.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub draws: BTreeMap<String, u64>,
-    /// The verbs that this backend cannot have, and why.
+    /// The verbs that this backend does not support, with the reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused_verbs: BTreeMap<String, String>,
-    /// The guarded counters.
+    /// The counters that the locks guard.
     pub effects: Effects,
-    /// What is wrong with the run itself: too little traffic, clients that did not end.
+    /// Failures of the run itself, such as too little traffic or clients that did not end.
     pub failures: Vec<String>,
     /// The first violations of each rule, in words.
     pub violations: Vec<String>,
-    /// How many violations there are of each rule.
+    /// The number of violations of each rule.
     pub broken: BTreeMap<String, u64>,
-    /// Calls.
+    /// The number of calls.
     pub operations: usize,
-    /// Acquisitions that succeeded.
+    /// The number of successful acquisitions.
     pub grants: usize,
-    /// Locks and resources that were used.
+    /// The number of locks and resources that were used.
     pub locks: usize,
-    /// Calls whose outcome nobody knows.
+    /// The number of calls with an unknown outcome.
     pub unknown: usize,
-    /// Calls, and holds that had to be renewed, whose clients felt no fault; up to the second
-    /// verdict acquisitions only.
+    /// The calls, and the renewed holds, whose clients felt no fault. Up to the second verdict,
+    /// acquisitions only.
     #[serde(default)]
     pub undisturbed: u64,
-    /// Of these, how many failed, or were lost.
+    /// The number of `undisturbed` calls that failed, and holds that were lost.
     #[serde(default)]
     pub unexplained: u64,
-    /// Acquisitions that waited for another holder, and felt no fault.
+    /// The acquisitions that waited for another holder, and felt no fault.
     #[serde(default)]
     pub waits: u64,
-    /// Of these, how many could be judged: when they ended, certainly nobody else had the lock.
+    /// The number of `waits` that could be judged: at their end, certainly no other client had the
+    /// lock.
     #[serde(default)]
     pub judged_waits: u64,
-    /// Overlapping claims while an assumption was broken on purpose.
+    /// The overlaps of claims while an assumption was broken on purpose.
     pub excused_overlaps: u64,
-    /// Claims that began in such a time.
+    /// The claims that began while an assumption was broken.
     pub claims_at_risk: u64,
-    /// Fences that went back while data was lost and the clock was set back.
+    /// The fencing tokens that decreased while data was lost and the clock was set back.
     pub excused_fences: u64,
-    /// From the call of a release until the next waiter held.
+    /// The times from the call of a release to the next grant.
     pub hand_offs: Spread,
-    /// Those of them that no fault disturbed, and their bounds.
+    /// The hand-offs that no fault disturbed, and their bounds.
     #[serde(default)]
     pub prompt: Option<Prompt>,
-    /// From the fault that ended a holder until the next waiter held.
+    /// The times from the fault that ended a holder to the next grant.
     pub takeovers: Spread,
-    /// After each failover and restart with older data, by its kind: the longest time for which a
-    /// lock was contended, and no client relied on it.
+    /// The longest time after each failover and restart with older data in which a lock was
+    /// contended and no client relied on it, by the kind of fault.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub standstills: BTreeMap<String, Spread>,
-    /// The promised bound of a standstill, and the time that the run adds for the load of the
-    /// machine.
+    /// The promised bound of a standstill, and the allowance for the load of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumes: Option<[Duration; 2]>,
-    /// Losses that holders were told of.
+    /// The losses of which holders were notified.
     pub losses: Losses,
 }
 
-/// Hand-offs that no fault disturbed.
+/// The hand-offs that no fault disturbed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Prompt {
-    /// How long they took.
+    /// The durations.
     pub took: Spread,
-    /// What half of them may take.
+    /// The bound on the median.
     pub half: Duration,
-    /// What nine in ten of them may take.
+    /// The bound on the 90th percentile.
     pub most: Duration,
-    /// Whether there were enough of them to judge that.
+    /// True if there were enough hand-offs to judge them.
     pub judged: bool,
-}
-
-/// The version of results that name none.
-pub(crate) fn first_verdict() -> u32 {
-    1
 }
 
 impl Outcome {
@@ -261,44 +230,44 @@ impl Outcome {
         (&self.backend, &self.settings.bug, self.seed)
     }
 
-    /// True if no rule is broken, and enough has happened.
+    /// Returns true if the run broke no rule and had enough traffic.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.broken.is_empty() && self.failures.is_empty()
     }
 
-    /// What the verdict allows beyond the declared bound on takeover; the first one did not say all
-    /// of it.
+    /// Returns the allowance of the verdict beyond the declared bound on takeover. `None` for the
+    /// first verdict, whose results have only a part of it.
     #[must_use]
     pub fn allowed(&self) -> Option<Duration> {
         (self.verdict > 1).then_some(self.slack)
     }
 
-    /// How many faults there were.
+    /// Returns the number of faults.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.around.values().map(|around| around.faults).sum()
     }
 
-    /// The command that repeats the run.
+    /// Returns the command that repeats the run.
     #[must_use]
     pub fn command(&self) -> String {
         let (backend, seed) = (command_name(&self.backend), self.seed);
         format!("lock-campaign run {backend} --seed {seed}{}", self.settings.to_arguments())
     }
 
-    /// Returns the file with the outcomes of a backend, one a line.
+    /// Returns the path of the file with the outcomes of a backend, one a line.
     #[must_use]
     pub fn path(directory: &Path, backend: &str) -> PathBuf {
         directory.join(format!("{backend}.jsonl"))
     }
 
-    /// Stores it in the place of an earlier outcome of its seed.
+    /// Stores the outcome in the place of an earlier one of its seed.
     ///
     /// # Errors
     ///
     /// The file cannot be read or written.
-    pub fn keep(&self, directory: &Path) -> io::Result<()> {
+    pub fn store(&self, directory: &Path) -> io::Result<()> {
         let path = Self::path(directory, &self.backend);
         let mut all: Vec<Self> = lines::read(&path)?;
         all.retain(|other| other.seed != self.seed);
@@ -307,23 +276,23 @@ impl Outcome {
         lines::write(&path, &all)
     }
 
-    /// Returns the one of a seed, if it is there.
+    /// Returns the stored outcome of a seed, if there is one.
     ///
     /// # Errors
     ///
     /// The file cannot be read.
-    pub fn of(directory: &Path, backend: &str, seed: u64) -> io::Result<Option<Self>> {
+    pub fn find(directory: &Path, backend: &str, seed: u64) -> io::Result<Option<Self>> {
         let all: Vec<Self> = lines::read(&Self::path(directory, backend))?;
         Ok(all.into_iter().find(|outcome| outcome.seed == seed))
     }
 
-    /// Returns all in a directory, by backend and seed. The findings about planted bugs stand
-    /// beside them.
+    /// Returns all outcomes in a directory, by backend and seed. The file of findings in the same
+    /// directory is left out.
     ///
     /// # Errors
     ///
     /// A file cannot be read.
-    pub fn all(directory: &Path) -> io::Result<Vec<Self>> {
+    pub fn load_all(directory: &Path) -> io::Result<Vec<Self>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(directory)? {
             let path = entry?.path();

@@ -1,4 +1,4 @@
-//! How long things took, so that runs can be added up.
+//! Distributions of durations, in a form that allows runs to be added up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -6,24 +6,25 @@ use std::time::Duration;
 use lock_history::{Kind, Line, Op};
 use serde::{Deserialize, Serialize};
 
-/// So many steps for each power of ten.
+/// The number of histogram steps for each power of ten.
 const STEPS: f64 = 10.0;
 
-/// A distribution: durations by tenths of a power of ten, and the exact ends.
+/// A distribution of durations: a histogram with ten steps for each power of ten, and the exact
+/// ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// How many.
+    /// The number of durations.
     pub count: u64,
-    /// The shortest, in nanoseconds.
+    /// The shortest duration, in nanoseconds.
     pub least: u64,
-    /// The longest.
+    /// The longest duration, in nanoseconds.
     pub most: u64,
-    /// By step: durations from 10^(step/10) ns on.
+    /// The number of durations in each step, which begins at 10^(step/10) ns.
     pub steps: BTreeMap<u32, u64>,
 }
 
 impl Spread {
-    /// The distribution of durations in nanoseconds.
+    /// Returns the distribution of durations in nanoseconds.
     #[must_use]
     pub fn of(nanos: &[u64]) -> Self {
         let mut spread = Self::default();
@@ -40,7 +41,7 @@ impl Spread {
         *self.steps.entry(step_of(nanos)).or_default() += 1;
     }
 
-    /// Adds another one.
+    /// Adds another distribution.
     pub fn add(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -53,7 +54,7 @@ impl Spread {
         }
     }
 
-    /// So many in a hundred took less than this; at most a step too much.
+    /// Returns a duration that this percentage does not exceed, at most one step too long.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Duration {
         let wanted = (self.count * percent).div_ceil(100);
@@ -73,38 +74,39 @@ fn step_of(nanos: u64) -> u32 {
     ((nanos.max(1) as f64).log10() * STEPS).floor() as u32
 }
 
-/// Where a step begins, in nanoseconds.
+/// Returns the start of a step, in nanoseconds.
 #[must_use]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub fn start_of(step: u32) -> u64 {
     10_f64.powf(f64::from(step) / STEPS) as u64
 }
 
-/// Losses that holders were told of.
+/// The losses of which holders were notified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// How many.
-    pub told: u64,
-    /// Of these, how many were told before the next one held the lock: and how long before.
+    /// The number of losses.
+    #[serde(rename = "told")]
+    pub notified: u64,
+    /// The times from a notification to a later next grant.
     pub before_next: Spread,
-    /// Of these, how many were told after that: by how much.
+    /// The times from the next grant to a later notification.
     pub after_next: Spread,
 }
 
 impl Losses {
-    /// Adds others.
+    /// Adds other losses.
     pub fn add(&mut self, other: &Self) {
-        self.told += other.told;
+        self.notified += other.notified;
         self.before_next.add(&other.before_next);
         self.after_next.add(&other.after_next);
     }
 }
 
-/// For each loss that was told: the time up to the grant that came next.
+/// Measures the time from the notification of each loss to the next grant of the lock.
 pub(crate) fn losses(lines: &[Line]) -> Losses {
     let mut grants: HashMap<&str, (&str, u64)> = HashMap::new();
     let mut by_lock: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
-    let mut told: Vec<(&str, u64, u64)> = Vec::new();
+    let mut notified: Vec<(&str, u64, u64)> = Vec::new();
     for line in lines {
         let Line::Record(record) = line else { continue };
         if record.kind == Kind::Ok && record.op.acquires() {
@@ -115,12 +117,12 @@ pub(crate) fn losses(lines: &[Line]) -> Losses {
         } else if record.op == Op::Lost
             && let Some((lock, fence)) = record.grant.as_deref().and_then(|grant| grants.get(grant))
         {
-            told.push((lock, *fence, record.t));
+            notified.push((lock, *fence, record.t));
         }
     }
     by_lock.values_mut().for_each(|grants| grants.sort_unstable());
-    let mut losses = Losses { told: told.len() as u64, ..Losses::default() };
-    for (lock, fence, at) in told {
+    let mut losses = Losses { notified: notified.len() as u64, ..Losses::default() };
+    for (lock, fence, at) in notified {
         let grants = &by_lock[lock];
         let next = grants.partition_point(|&(other, _)| other <= fence);
         match grants.get(next) {

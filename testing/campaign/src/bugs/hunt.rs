@@ -1,4 +1,4 @@
-//! Plants each bug and sees whether it is seen.
+//! Plants bugs one at a time, and records whether each is detected.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,66 +9,66 @@ use std::sync::Arc;
 
 use lock_conformance::{ClockMode, Harness, laws};
 use lock_core::Memory;
+use lock_history::Rule;
 
 use super::finding::CAMPAIGN;
-use super::{ALL, Bug, Finding, Only, Seer, saboteur};
-use crate::outcome::Settings;
+use super::{ALL, Bug, Detector, Finding, PlainHarness, saboteur};
+use crate::outcome::{Outcome, Settings};
 use crate::report;
 use crate::run::run;
-use crate::sites::Backing;
+use crate::sites::BackendSpec;
 
-/// What is hunted for, and how long.
+/// The options of a hunt for planted bugs.
 #[derive(Debug)]
 pub(crate) struct Hunt {
-    /// These only; all of them if there are none.
+    /// The names of the bugs to plant. All, if empty.
     pub(crate) names: Vec<String>,
-    /// By the campaign on this backend, whoever has to see them.
+    /// The backend on which the campaign must detect the bugs, in place of their own checks.
     pub(crate) on: Option<String>,
     pub(crate) settings: Settings,
     pub(crate) seeds: std::ops::Range<u64>,
-    /// Where findings are kept; those that are there already are left out, unless an older verdict
-    /// saw them.
+    /// The directory of the findings. Bugs with a current finding are left out.
     pub(crate) out: PathBuf,
-    /// Nothing that is there already counts: the code may have changed.
+    /// Repeats current findings as well, since the code may have changed.
     pub(crate) anew: bool,
-    /// What findings say of the code that ran.
+    /// The description of the tested code.
     pub(crate) code: Option<String>,
 }
 
-/// True if all were seen.
+/// Plants the bugs of `hunt`. Returns true if all were detected.
 pub(crate) fn hunt(
     hunt: &Hunt,
-    find: impl Fn(&str) -> io::Result<Backing>,
+    find: impl Fn(&str) -> io::Result<BackendSpec>,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<bool> {
-    let (mut findings, mut clean) = (Vec::new(), Clean::default());
+    let (mut findings, mut clean) = (Vec::new(), CleanSeeds::default());
     let mut mutants = Vec::new();
     for bug in hunt.bugs()? {
-        let there = Finding::of(&hunt.out, bug.name)?;
-        if let Some(finding) = there.filter(|there| !hunt.anew && there.is_current()) {
-            println!("{}: there already", bug.name);
+        let stored = Finding::find(&hunt.out, bug.name)?;
+        if let Some(finding) = stored.filter(|stored| !hunt.anew && stored.is_current()) {
+            println!("{}: already stored", bug.name);
             findings.push(finding);
             continue;
         }
-        let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Seer::Campaign("")) {
-            Seer::Campaign(backend) => {
-                let backing = find(hunt.on.as_deref().unwrap_or(backend))?;
-                by_campaign(hunt, bug, &backing, &mut clean, &runtime)?
+        let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Detector::Campaign("")) {
+            Detector::Campaign(backend) => {
+                let target = find(hunt.on.as_deref().unwrap_or(backend))?;
+                detect_by_campaign(hunt, bug, &target, &mut clean, &runtime)?
             }
-            Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
-            Seer::Network(number) => by_network(bug, number)?,
-            Seer::Mutant(name) => {
+            Detector::Law(number) => detect_by_law(bug, number).map_err(io::Error::other)?,
+            Detector::Network(number) => detect_by_network(bug, number)?,
+            Detector::Mutant(name) => {
                 mutants.push((name, bug));
                 continue;
             }
         };
-        keep(hunt, finding, &mut findings)?;
+        store(hunt, finding, &mut findings)?;
     }
     if !mutants.is_empty() {
-        by_mutants(&mutants, |finding| keep(hunt, finding, &mut findings))?;
+        detect_by_mutants(&mutants, |finding| store(hunt, finding, &mut findings))?;
     }
     let seen = findings.iter().filter(|finding| finding.seen.is_some()).count();
-    println!("{seen} of {} bugs are seen", findings.len());
+    println!("{seen} of {} bugs are detected", findings.len());
     Ok(seen == findings.len())
 }
 
@@ -85,46 +85,54 @@ impl Hunt {
     }
 }
 
-fn keep(hunt: &Hunt, finding: Finding, findings: &mut Vec<Finding>) -> io::Result<()> {
+fn store(hunt: &Hunt, finding: Finding, findings: &mut Vec<Finding>) -> io::Result<()> {
     let finding = Finding { code: hunt.code.clone(), ..finding };
-    let seen = finding.seen.as_deref().unwrap_or("NOT SEEN");
+    let seen = finding.seen.as_deref().unwrap_or("NOT DETECTED");
     println!("{}, {}: {seen}", finding.bug, finding.seen_by);
-    finding.keep(&hunt.out)?;
+    finding.store(&hunt.out)?;
     findings.push(finding);
     Ok(())
 }
 
-fn by_campaign(
+fn detect_by_campaign(
     hunt: &Hunt,
     bug: &Bug,
-    backing: &Backing,
-    clean: &mut Clean,
+    target: &BackendSpec,
+    clean: &mut CleanSeeds,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<Finding> {
     saboteur(bug.name).map_err(io::Error::other)?;
     let settings = Settings { bug: Some(bug.name.to_owned()), ..hunt.settings.clone() };
     let (mut seen, mut command) = (None, String::new());
     for seed in hunt.seeds.clone() {
-        let outcome = runtime()?.block_on(run(backing, seed, &settings))?.outcome;
+        let outcome = runtime()?.block_on(run(target, seed, &settings))?.outcome;
         command = outcome.command();
-        let without = || {
-            println!("{} seed {seed} without a bug", backing.name);
-            Ok(runtime()?.block_on(run(backing, seed, &hunt.settings))?.outcome.is_clean())
+        let run_without_bug = || {
+            println!("{} seed {seed} without a bug", target.name);
+            Ok(runtime()?.block_on(run(target, seed, &hunt.settings))?.outcome.is_clean())
         };
-        if bug.shows_in(&outcome) && clean.is_clean(backing.name, seed, without)? {
+        if bug.shows_in(&outcome) && clean.is_clean(target.name, seed, run_without_bug)? {
             seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));
             break;
         }
     }
-    Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", backing.name), seen, command))
+    Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", target.name), seen, command))
 }
 
-/// Which seeds are clean on which backend without a bug: what is wrong with them shows none. Each
-/// is run once.
-#[derive(Default)]
-struct Clean(HashMap<(String, u64), bool>);
+impl Bug {
+    /// Returns true if the outcome shows the bug, given that the same seed is clean without it.
+    fn shows_in(&self, outcome: &Outcome) -> bool {
+        let is_broken = |rule: &Rule| outcome.broken.contains_key(&format!("{rule:?}"));
+        self.rules.iter().any(is_broken)
+    }
+}
 
-impl Clean {
+/// The seeds that are clean without a bug, by backend. A violation in another seed proves no bug.
+/// Each seed is run once.
+#[derive(Default)]
+struct CleanSeeds(HashMap<(String, u64), bool>);
+
+impl CleanSeeds {
     fn is_clean(
         &mut self,
         backend: &str,
@@ -138,11 +146,11 @@ impl Clean {
     }
 }
 
-fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
+fn detect_by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
     let law = laws::by_number(number).ok_or_else(|| format!("there is no law {number}"))?;
     let make = || {
         let backend = Arc::new(Memory::new().with_loss_push());
-        Box::new(Only { backend, clock_mode: ClockMode::Paused }) as Box<dyn Harness>
+        Box::new(PlainHarness { backend, clock_mode: ClockMode::Paused }) as Box<dyn Harness>
     };
     let seen = lock_conformance::catch(law, saboteur(bug.name)?, &make).ok();
     let happened = seen.map(|violation| {
@@ -155,33 +163,33 @@ fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
     Ok(Finding::new(bug, format!("law {number}, {}", law.name), happened, command))
 }
 
-/// The law is a test of Redis that passes if it catches the bug.
-fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
+/// Runs the test of Redis that passes if the law catches the bug.
+fn detect_by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
     let law = laws::by_number(number);
     let law = law.ok_or_else(|| io::Error::other(format!("there is no law {number}")))?;
     let trial = format!("redis::law_{}_catches_{}", number.replace('.', "_"), bug.name);
     let words = ["test", "-p", "lock-redis", "--test", "sabotage", "--", "--exact", &trial];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let done = Command::new("cargo").args(words).current_dir(root).output()?;
-    let said = String::from_utf8_lossy(&done.stdout);
-    let is_seen = done.status.success() && said.contains("1 passed");
+    let output = String::from_utf8_lossy(&done.stdout);
+    let is_seen = done.status.success() && output.contains("1 passed");
     let seen = is_seen.then(|| format!("{trial} passes"));
     let by = format!("law {number} on Redis, {}", law.name);
     Ok(Finding::new(bug, by, seen, format!("cargo {}", words.join(" "))))
 }
 
-/// Runs `scripts/mutants`, which prints a line for each: its name, the seconds, and the test that
-/// caught it.
-fn by_mutants(
+/// Runs `scripts/mutants`, which prints a line for each mutant: its name, the seconds, and the test
+/// that caught it.
+fn detect_by_mutants(
     mutants: &[(&str, &Bug)],
-    mut found: impl FnMut(Finding) -> io::Result<()>,
+    mut store: impl FnMut(Finding) -> io::Result<()>,
 ) -> io::Result<()> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/mutants");
     let names = mutants.iter().map(|(name, _)| name);
     let mut running = Command::new(script).args(names).stdout(Stdio::piped()).spawn()?;
-    let said = running.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
+    let output = running.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
     let mut missing = mutants.len();
-    for line in BufReader::new(said).lines() {
+    for line in BufReader::new(output).lines() {
         let line = line?;
         let mut words = line.split_whitespace();
         let name = words.next();
@@ -190,63 +198,62 @@ fn by_mutants(
         };
         let by = words.skip(1).collect::<Vec<_>>().join(" ");
         let seen = (by != "NOT CAUGHT").then(|| format!("{by} fails"));
-        found(Finding::new(bug, "a mutant".to_owned(), seen, format!("scripts/mutants {name}")))?;
+        store(Finding::new(bug, "a mutant".to_owned(), seen, format!("scripts/mutants {name}")))?;
         missing -= 1;
     }
     running.wait()?;
     match missing {
         0 => Ok(()),
-        _ => Err(io::Error::other(format!("scripts/mutants says nothing of {missing} bugs"))),
+        _ => Err(io::Error::other(format!("scripts/mutants reports nothing of {missing} bugs"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Outcome;
 
-    /// A run that is clean.
+    /// Returns the outcome of a clean run.
     fn clean() -> Outcome {
         let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/campaign");
-        let all = Outcome::all(&results).expect("results can be read");
+        let all = Outcome::load_all(&results).expect("results can be read");
         all.into_iter().find(Outcome::is_clean).expect("one is clean")
     }
 
     #[test]
-    fn a_bug_shows_as_what_it_breaks_and_not_as_anything_else() {
+    fn bug_shows_only_as_violation_of_its_rules() {
         let with = |rule: &str| {
             let mut outcome = clean();
             outcome.broken.insert(rule.to_owned(), 1);
             outcome
         };
         let failed = Outcome { failures: vec!["minimum traffic".to_owned()], ..clean() };
-        let named = |name: &str| ALL.iter().find(|bug| bug.name == name).expect("it is there");
-        let (tokens, lapses) = (named("RepeatsTokens"), named("ExpiresEarly"));
-        for (outcome, tokens_show, lapses_show) in [
+        let named = |name: &str| ALL.iter().find(|bug| bug.name == name).expect("it exists");
+        let (tokens, expiry) = (named("RepeatsTokens"), named("ExpiresEarly"));
+        for (outcome, tokens_show, expiry_shows) in [
             (clean(), false, false),
             (with("K4"), true, false),
             (with("K2"), false, true),
             (with("K5"), false, false),
             (failed, false, false),
         ] {
-            let shows = (tokens.shows_in(&outcome), lapses.shows_in(&outcome));
-            assert_eq!(shows, (tokens_show, lapses_show), "{:?}", outcome.broken);
+            let shows = (tokens.shows_in(&outcome), expiry.shows_in(&outcome));
+            assert_eq!(shows, (tokens_show, expiry_shows), "{:?}", outcome.broken);
         }
     }
 
     #[test]
-    fn every_mutant_is_there() {
+    fn every_mutant_exists() {
         let mutants = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mutants");
         for bug in ALL {
-            if let Seer::Mutant(name) = bug.seen_by {
+            if let Detector::Mutant(name) = bug.seen_by {
                 assert!(mutants.join(format!("{name}.patch")).is_file(), "{}: {name}", bug.name);
             }
         }
     }
 
     #[test]
-    fn each_seed_is_run_once_without_a_bug_and_on_each_backend() {
-        let (mut clean, mut runs) = (Clean::default(), 0);
+    fn seed_without_bug_runs_once_on_each_backend() {
+        let (mut clean, mut runs) = (CleanSeeds::default(), 0);
         for (backend, seed, is_clean, new) in [
             ("a", 1, true, 1),
             ("a", 1, true, 0),

@@ -1,4 +1,4 @@
-//! A Redis Cluster of three masters with a replica each.
+//! A Redis Cluster of three primaries with a replica each.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -7,21 +7,21 @@ use lock_conformance::ServerProcess;
 use lock_conformance::proxy::Proxy;
 use lock_core::LockName;
 use lock_history::Assumption;
-use test_servers::{Persistence, RedisCluster, RedisOptions};
+use test_servers::{Persistence, Redis, RedisCluster, RedisOptions};
 
 use super::redis::deleted;
-use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
-use crate::desk::lock_name;
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
+use crate::kind::{FaultSupport, Kind};
+use crate::lock_names::lock_name;
 
-pub(super) const BACKING: Backing = Backing { name: "cluster", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "cluster", start, connect };
 
-const MASTERS: usize = 3;
+const PRIMARIES: usize = 3;
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// A lock of all those that clients want.
-const ONE: &str = "n00";
+/// The lock whose primary has the faults.
+const FIRST_LOCK: &str = "n00";
 
 fn start() -> Box<dyn Site> {
     let options = RedisOptions::new()
@@ -29,53 +29,53 @@ fn start() -> Box<dyn Site> {
         .setting("cluster-node-timeout", "1000")
         .setting("cluster-replica-validity-factor", "0")
         .setting("repl-diskless-sync-delay", "0")
-        // Without one master, the others serve their slots, and what is done to it is no excuse for
-        // theirs.
+        // Without one primary, the others serve their slots, so its faults excuse no failure of
+        // other locks.
         .setting("cluster-require-full-coverage", "no")
-        // Members tell their ports alone, so a client finds each of them at the address at which it
-        // found the first one: its own.
+        // Members announce only their ports. A client reaches each of them at the address of the
+        // first one, which is the client's own proxy address.
         .setting("cluster-preferred-endpoint-type", "unknown-endpoint");
-    Box::new(Cluster(RedisCluster::start(&options, MASTERS, 1)))
+    Box::new(Cluster(RedisCluster::start(&options, PRIMARIES, 1)))
 }
 
 struct Cluster(RedisCluster);
 
 impl Cluster {
-    fn places(&self) -> std::ops::Range<usize> {
-        0..self.0.len()
+    fn nodes(&self) -> impl Iterator<Item = &Redis> {
+        (0..self.0.len()).map(|index| self.0.member(index))
     }
 }
 
 impl Site for Cluster {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: LEASE,
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: LEASE,
-            late: LEASE / 4,
+            max_delay: LEASE / 4,
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            // Replication is asynchronous: who takes over may not know the newest locks.
-            Kind::LeaderKilled | Kind::LeaderStopped => Offer::Breaks(Assumption::A2),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::FollowerCut | Kind::SlotMoved => Offer::Yes,
+            // Replication is asynchronous: the new primary may not know the newest locks.
+            Kind::LeaderKilled | Kind::LeaderStopped => FaultSupport::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            Kind::FollowerCut | Kind::SlotMoved => FaultSupport::Yes,
             Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
-                Offer::No("a master is stopped and killed instead")
+                FaultSupport::No("a primary is stopped and killed instead")
             }
             Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
-                Offer::No("see the run of one server")
+                FaultSupport::No("see the run of one server")
             }
-            Kind::LeaderReplaced => Offer::No("see the runs with Sentinels"),
-            kind if kind.is_of_a_member() || kind.is_of_two_members() => {
-                Offer::No("masters and replicas are hit, one at a time")
+            Kind::LeaderReplaced => FaultSupport::No("see the runs with Sentinels"),
+            kind if kind.hits_one_member() || kind.hits_two_members() => {
+                FaultSupport::No("primaries and replicas are hit, one at a time")
             }
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
@@ -86,34 +86,34 @@ impl Site for Cluster {
     }
 
     fn upstreams(&self) -> Vec<SocketAddr> {
-        self.places().map(|place| self.0.member(place).addr()).collect()
+        self.nodes().map(|node| node.addr()).collect()
     }
 
-    /// Each client reaches all members at an address of its own, on the ports that they tell.
-    fn lines(&self, client: usize) -> std::io::Result<Vec<Proxy>> {
+    /// Starts proxies on an address of the client's own, on the ports that the members announce.
+    fn client_proxies(&self, client: usize) -> std::io::Result<Vec<Proxy>> {
         let client = u8::try_from(client + 1).expect("there are few clients");
         let own = |port| (Ipv4Addr::new(127, 1, client, 1), port).into();
-        let line = |upstream: SocketAddr| Proxy::start_at(own(upstream.port()), upstream);
-        self.upstreams().into_iter().map(line).collect()
+        let proxy = |upstream: SocketAddr| Proxy::start_at(own(upstream.port()), upstream);
+        self.upstreams().into_iter().map(proxy).collect()
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
-        self.places().map(|place| self.0.member(place) as &dyn ServerProcess).collect()
+        self.nodes().map(|node| node as &dyn ServerProcess).collect()
     }
 
-    /// One of the masters.
+    /// Returns the primary of the first lock.
     fn leader(&self) -> Option<usize> {
-        if self.0.is_settled() { self.0.try_home(ONE) } else { None }
+        if self.0.is_settled() { self.0.try_home(FIRST_LOCK) } else { None }
     }
 
     fn has_replaced(&self, lost: usize) -> bool {
-        self.0.has_replaced(lost, ONE)
+        self.0.has_replaced(lost, FIRST_LOCK)
     }
 
-    /// Those of that master, or of the slot.
-    fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
-        let locks = (0..self.terms().locks).map(lock_name);
-        let moved = self.0.slot(ONE);
+    /// Returns the locks of that primary, or of the moved slot.
+    fn affected_locks(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
+        let locks = (0..self.params().locks).map(lock_name);
+        let moved = self.0.slot(FIRST_LOCK);
         let is_hit = |lock: &String| match kind {
             Kind::SlotMoved => self.0.slot(lock) == moved,
             _ => self.0.try_home(lock) == Some(leader),
@@ -121,38 +121,38 @@ impl Site for Cluster {
         Some(locks.filter(is_hit).collect())
     }
 
-    fn cut_follower(&self) -> Option<Cut<'_>> {
-        let master = self.leader()?;
-        self.0.cut_from_replica(master);
-        Some(Box::new(move || self.0.replicate_again(master)))
+    fn cut_follower(&self) -> Option<Undo<'_>> {
+        let primary = self.leader()?;
+        self.0.cut_from_replica(primary);
+        Some(Box::new(move || self.0.replicate_again(primary)))
     }
 
     fn move_slot(&self) -> bool {
         let Some(from) = self.leader() else { return false };
-        let to = self.0.masters().into_iter().find(|master| *master != from);
+        let to = self.0.masters().into_iter().find(|primary| *primary != from);
         to.is_some_and(|to| {
-            self.0.move_slot(self.0.slot(ONE), from, to);
+            self.0.move_slot(self.0.slot(FIRST_LOCK), from, to);
             true
         })
     }
 
-    /// Who was missed for a moment may still be replaced when it is back.
-    fn aftermath(&self) -> Duration {
+    /// Returns 3 s: a primary that was missed for a moment may still be replaced after its return.
+    fn recovery_time(&self) -> Duration {
         Duration::from_secs(3)
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        let Some(home) = self.0.try_home(name.as_str()) else { return Removal::Nothing };
+        let Some(home) = self.0.try_home(name.as_str()) else { return Removal::NotFound };
         deleted(&self.0.member(home).command(&["DEL", name.as_str()]))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
-        let keys = |master: usize| self.0.member(master).command(&["KEYS", "*"]).text();
+    fn residue(&self) -> Option<Vec<String>> {
+        let keys = |primary: usize| self.0.member(primary).command(&["KEYS", "*"]).text();
         let all: Vec<_> = self.0.masters().into_iter().map(keys).collect();
         Some(all.iter().flat_map(|keys| keys.lines()).map(str::to_owned).collect())
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }

@@ -1,4 +1,4 @@
-//! The file backend: clients are processes that share a directory.
+//! The file backend, whose clients are processes that share a directory.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use lock_history::Assumption;
 use tempfile::TempDir;
 
-use super::{Backing, NO_NETWORK, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BackendSpec, NO_NETWORK, Site, SiteParams, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const BACKING: Backing = Backing { name: "file", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "file", start, connect };
 
 fn start() -> Box<dyn Site> {
     let directory = tempfile::Builder::new().prefix("campaign-").tempdir();
@@ -19,32 +19,34 @@ fn start() -> Box<dyn Site> {
 struct Directory(TempDir);
 
 impl Site for Directory {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_millis(600),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
-            late: Duration::from_millis(150),
+            max_delay: Duration::from_millis(150),
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
             Kind::ClientKilled
             | Kind::ClientStopped
             | Kind::ClientStarved
             | Kind::ClientClockStepped
-            | Kind::ShortLeases => Offer::Yes,
-            Kind::Broken => Offer::Breaks(Assumption::A3),
+            | Kind::ShortLeases => FaultSupport::Yes,
+            Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::Evicted => {
-                Offer::No("a lock file that is removed is a directory that was tampered with")
+                FaultSupport::No("removing a lock file is tampering with its directory")
             }
-            Kind::BrokenFromGrant => Offer::No("a holder is told when it looks: see broken"),
-            kind if kind.is_in_calls() || kind.is_aimed() => Offer::Yes,
-            kind if kind.is_in_network() => Offer::No(NO_NETWORK),
-            _ => Offer::No("there is no server but the kernel"),
+            Kind::BrokenFromGrant => {
+                FaultSupport::No("a holder is notified when it checks: see broken")
+            }
+            kind if kind.is_in_calls() || kind.is_aimed() => FaultSupport::Yes,
+            kind if kind.is_in_network() => FaultSupport::No(NO_NETWORK),
+            _ => FaultSupport::No("there is no server but the kernel"),
         }
     }
 
@@ -52,14 +54,14 @@ impl Site for Directory {
         format!("file://{}", self.0.path().join("locks").display())
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         let entries = std::fs::read_dir(self.0.path().join("locks")).ok()?;
         let names = entries.filter_map(Result::ok).map(|entry| entry.file_name());
         Some(names.map(|name| name.to_string_lossy().into_owned()).collect())
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
-        // A lock file stays, with the counter of its tokens in it.
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
+        // A lock file stays, with the counter of its fencing tokens.
         Some(vec!["n*.lock"])
     }
 }

@@ -1,4 +1,4 @@
-//! One memcached.
+//! One memcached server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Memcached, MemcachedOptions};
 
-use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const BACKING: Backing = Backing { name: "memcache", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "memcache", start, connect };
 
 fn start() -> Box<dyn Site> {
     Box::new(OneMemcached(Memcached::start(MemcachedOptions::new())))
@@ -21,32 +21,32 @@ fn start() -> Box<dyn Site> {
 struct OneMemcached(Memcached);
 
 impl Site for OneMemcached {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_millis(500),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
-            late: Duration::from_millis(250),
-            // Whatever is not released stays shut for seconds.
+            max_delay: Duration::from_millis(250),
+            // A lock that is not released stays unavailable for seconds.
             locks: 48,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            // Its clock ticks once a second, and late when it was stopped.
-            Kind::ServerStopped => Offer::Breaks(Assumption::A1),
-            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            // Its clock ticks once a second, and late after a stop.
+            Kind::ServerStopped => FaultSupport::Breaks(Assumption::A1),
+            Kind::ServerEmptied => FaultSupport::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ServerRestarted | Kind::ServerAged => {
-                Offer::No("it keeps nothing over a restart")
+                FaultSupport::No("it keeps no data over a restart")
             }
-            Kind::ServerClockStepped => Offer::No("it counts leases by a monotonic clock"),
-            Kind::ServerFull => Offer::No("its limit cannot be moved below what is in use"),
-            kind if kind.takes_several_servers() => Offer::No("there is one server"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            Kind::ServerClockStepped => FaultSupport::No("it counts leases by a monotonic clock"),
+            Kind::ServerFull => FaultSupport::No("its limit cannot be set below its usage"),
+            kind if kind.needs_several_servers() => FaultSupport::No("there is one server"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
@@ -62,31 +62,31 @@ impl Site for OneMemcached {
         vec![&self.0]
     }
 
-    /// A server that was stopped grants by the time of its last tick, until the next one.
-    fn aftermath(&self) -> Duration {
+    /// Returns 1.5 s: a server that was stopped uses the time of its last tick until the next one.
+    fn recovery_time(&self) -> Duration {
         Duration::from_millis(1500)
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        // The names of a campaign are plain, so they are the keys.
+        // The names of a campaign need no encoding, so they are the keys.
         match self.0.command(&format!("delete {}", name.as_str())).as_str() {
-            "DELETED" => Removal::Done,
-            "NOT_FOUND" => Removal::Nothing,
+            "DELETED" => Removal::Removed,
+            "NOT_FOUND" => Removal::NotFound,
             _ => Removal::Unknown,
         }
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         Some(keys(self.0.addr()).unwrap_or_else(|error| vec![error.to_string()]))
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
-        // Its crawler escapes the names of keys.
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
+        // Its crawler escapes keys.
         Some(vec!["%25fence", "%25server"])
     }
 }
 
-/// The keys, as its crawler lists them.
+/// Lists the keys by the server's crawler.
 fn keys(addr: SocketAddr) -> std::io::Result<Vec<String>> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,4 +1,4 @@
-//! The memory backend: clients are threads of the campaign, each with a runtime of its own.
+//! The memory backend, whose clients are threads of the campaign, each with its own runtime.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,40 +8,40 @@ use lock_core::{Backend, LockName, Memory};
 use lock_history::Assumption;
 use tokio::runtime::Handle;
 
-use super::{Backing, NO_NETWORK, Removal, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BackendSpec, NO_NETWORK, Removal, Site, SiteParams, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const BACKING: Backing =
-    Backing { name: "memory", start: || Box::new(InMemory(Memory::new())), connect };
+pub(super) const SPEC: BackendSpec =
+    BackendSpec { name: "memory", start: || Box::new(InMemory(Memory::new())), connect };
 
 struct InMemory(Memory);
 
 impl Site for InMemory {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_millis(400),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_millis(300),
-            late: Duration::from_millis(150),
+            max_delay: Duration::from_millis(150),
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::ClientKilled | Kind::ClientStopped | Kind::ShortLeases => Offer::Yes,
-            Kind::ClientStarved => {
-                Offer::No("locks of a client are renewed on its own thread: see client-stopped")
-            }
+            Kind::ServerEmptied => FaultSupport::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            Kind::ClientKilled | Kind::ClientStopped | Kind::ShortLeases => FaultSupport::Yes,
+            Kind::ClientStarved => FaultSupport::No(
+                "locks of a client are renewed on its own thread: see client-stopped",
+            ),
             Kind::ClientClockStepped => {
-                Offer::No("one process has all clients, and asks no wall clock")
+                FaultSupport::No("one process has all clients, and reads no wall clock")
             }
-            kind if kind.is_in_calls() || kind.is_aimed() => Offer::Yes,
-            kind if kind.is_in_network() => Offer::No(NO_NETWORK),
-            _ => Offer::No("there is no server"),
+            kind if kind.is_in_calls() || kind.is_aimed() => FaultSupport::Yes,
+            kind if kind.is_in_network() => FaultSupport::No(NO_NETWORK),
+            _ => FaultSupport::No("there is no server"),
         }
     }
 
@@ -49,7 +49,7 @@ impl Site for InMemory {
         "memory:".to_owned()
     }
 
-    fn shared(&self) -> Option<Arc<dyn Backend>> {
+    fn shared_backend(&self) -> Option<Arc<dyn Backend>> {
         Some(Arc::new(self.0.clone()))
     }
 
@@ -61,18 +61,17 @@ impl Site for InMemory {
         match Handle::current().block_on(self.0.inspect(name)) {
             Ok(seen) if !seen.holders.is_empty() => {
                 self.0.evict(name);
-                Removal::Done
+                Removal::Removed
             }
-            _ => Removal::Nothing,
+            _ => Removal::NotFound,
         }
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         Some(if self.0.is_empty() { Vec::new() } else { vec![format!("{} locks", self.0.len())] })
     }
 
-    /// Nothing.
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(Vec::new())
     }
 }

@@ -1,4 +1,4 @@
-//! Where the locks are: what is started for a run, and which faults it can have.
+//! The servers of each backend, and the faults that they support.
 
 mod cluster;
 mod file;
@@ -8,246 +8,45 @@ mod quorum;
 mod redis;
 mod remote;
 mod sentinel;
+mod site;
 mod zookeeper;
 
-use std::fmt;
-use std::future::Future;
-use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use lock_conformance::ServerProcess;
-use lock_conformance::proxy::Proxy;
 use lock_core::backend::ReleaseMode;
-use lock_core::{Backend, Error, LockName, LockerBuilder};
-use test_servers::Step;
+use lock_core::{Backend, LockName};
 
-use crate::kind::{Kind, Offer, Scope};
+pub use site::{BackendSpec, ConnectFuture, Removal, Site, SiteParams, Undo, connect};
 
-/// A future that connects a client.
-pub type Connecting<'a> =
-    Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, Error>> + Send + 'a>>;
+use crate::kind::{FaultSupport, Kind};
 
-/// A backend that a campaign can be run on. A further one is one more of these.
-#[derive(Clone, Copy)]
-pub struct Backing {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// Starts its servers. Panics, with a hint what to install, if there are none.
-    pub start: fn() -> Box<dyn Site>,
-    /// Connects a client, in a process of its own, to what [`Site::url`] says.
-    pub connect: for<'a> fn(&'a str) -> Connecting<'a>,
-}
-
-impl fmt::Debug for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Backing({})", self.name)
-    }
-}
-
-/// Heals a cut, or undoes something else.
-pub type Cut<'a> = Box<dyn FnOnce() + Send + 'a>;
-
-/// What is fixed for a site's runs.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// The lease that clients ask for.
-    pub ttl: Duration,
-    /// How long the server keeps a lock that is not renewed, if that is not the lease asked for.
-    pub lease: Option<Duration>,
-    /// How long an ordinary hold takes, about.
-    pub beat: Duration,
-    /// The bound on one call of the backend.
-    pub timeout: Duration,
-    /// How late an answer may come while locks can still be had.
-    pub late: Duration,
-    /// How many locks there are.
-    pub locks: usize,
-}
-
-/// What became of the removal of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// It was there, and is gone.
-    Done,
-    /// It was not there: certainly nothing has changed.
-    Nothing,
-    /// Perhaps it is gone, or goes a little later, or some of it is.
-    Unknown,
-}
-
-/// One lock space with its servers, started for one run and gone with it.
-///
-/// All calls may block for milliseconds, those to a server for seconds.
-pub trait Site: Send + Sync {
-    /// What is fixed for its runs.
-    fn terms(&self) -> Terms;
-
-    /// Whether it can have this kind of fault.
-    fn offer(&self, kind: Kind) -> Offer;
-
-    /// Whom a kind of fault hits here.
-    fn scope(&self, kind: Kind) -> Scope {
-        kind.scope()
-    }
-
-    /// Whether a majority of its servers decides who has a lock.
-    fn votes(&self) -> bool {
-        false
-    }
-
-    /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address
-    /// in the same place.
-    fn url(&self, through: &[SocketAddr]) -> String;
-
-    /// A backend that all clients share: then they are threads of the campaign, and no processes.
-    fn shared(&self) -> Option<Arc<dyn Backend>> {
-        None
-    }
-
-    /// The addresses of its servers. Each client gets a way of its own to each of them, which
-    /// faults of the network hit.
-    fn upstreams(&self) -> Vec<SocketAddr> {
-        Vec::new()
-    }
-
-    /// The ways to its servers for the client of this number.
-    ///
-    /// # Errors
-    ///
-    /// No port is free.
-    fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
-        let _ = client;
-        self.upstreams().into_iter().map(Proxy::start).collect()
-    }
-
-    /// The processes of its servers.
-    fn servers(&self) -> Vec<&dyn ServerProcess> {
-        Vec::new()
-    }
-
-    /// Those of the [`servers`](Self::servers) that can be hit by themselves in this way, while the
-    /// others make a majority.
-    fn members(&self, kind: Kind) -> Vec<&dyn ServerProcess> {
-        let _ = kind;
-        Vec::new()
-    }
-
-    /// The ways on which all clients reach the members. Where there are several, networks are
-    /// broken on some of a client's ways as well as on all of them.
-    fn ways(&self) -> &[Proxy] {
-        &[]
-    }
-
-    /// Which of the [`servers`](Self::servers) leads now.
-    fn leader(&self) -> Option<usize> {
-        None
-    }
-
-    /// The locks that this kind of fault hits when this one of the [`servers`](Self::servers)
-    /// leads. `None`: all of them.
-    fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
-        let _ = (kind, leader);
-        None
-    }
-
-    /// Cuts one that follows off from its leader, until the cut is called.
-    fn cut_follower(&self) -> Option<Cut<'_>> {
-        None
-    }
-
-    /// Begins to make another server the leader instead of `leader`, unless that is under way.
-    fn replace_leader(&self, leader: usize) {
-        let _ = leader;
-    }
-
-    /// Keeps the data of now: they are put back under a killed server when the cut is called.
-    fn keep_data(&self) -> Option<Cut<'_>> {
-        None
-    }
-
-    /// True if another server leads instead of `lost`, which is stopped or dead.
-    fn has_replaced(&self, _lost: usize) -> bool {
-        true
-    }
-
-    /// A leader that is to be stopped or killed goes on for a moment [without who
-    /// follows](Self::cut_follower): what it gives then is lost with it.
-    fn cuts_leaders_off_first(&self) -> bool {
-        false
-    }
-
-    /// Moves one of the locks to another server. False if it cannot be done now.
-    fn move_slot(&self) -> bool {
-        false
-    }
-
-    /// Steps the clock by which leases are counted.
-    fn step_clock(&self, step: Step) {
-        let _ = step;
-    }
-
-    /// Loses all data. For sites without a server that could be restarted.
-    fn lose_data(&self) {}
-
-    /// Puts the server to its memory limit, or takes it off again.
-    fn fill(&self, full: bool) {
-        let _ = full;
-    }
-
-    /// For how long a server still counts wrongly that was disturbed so that exclusion did not
-    /// hold.
-    fn aftermath(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    /// Removes a held lock behind everybody's back.
-    fn evict(&self, name: &LockName) -> Removal {
-        let _ = name;
-        Removal::Nothing
-    }
-
-    /// What is left when all clients have gone. `None` if it cannot tell now.
-    fn left(&self) -> Option<Vec<String>> {
-        None
-    }
-
-    /// What may be left, with `*` for anything. `None` if nobody can look: then nothing is
-    /// promised.
-    fn documented(&self) -> Option<Vec<&'static str>> {
-        None
-    }
-}
-
-/// Whether a site can have this kind of fault: one that is aimed, if it can have what that is done
-/// by.
+/// Returns whether a site supports this kind of fault. It supports an aimed fault if it supports a
+/// mechanism of it.
 #[must_use]
-pub fn offer(site: &dyn Site, kind: Kind) -> Offer {
-    match (site.offer(kind), way(site, kind)) {
-        (Offer::No(why), _) => Offer::No(why),
-        (_, Some(way)) => site.offer(way),
-        (own, None) => kind.ways().first().map_or(own, |&way| site.offer(way)),
+pub fn support(site: &dyn Site, kind: Kind) -> FaultSupport {
+    match (site.support(kind), mechanism(site, kind)) {
+        (FaultSupport::No(reason), _) => FaultSupport::No(reason),
+        (_, Some(mechanism)) => site.support(mechanism),
+        (own, None) => kind.mechanisms().first().map_or(own, |&first| site.support(first)),
     }
 }
 
-/// What a fault that is aimed is done by.
-pub(crate) fn way(site: &dyn Site, kind: Kind) -> Option<Kind> {
-    kind.ways().iter().copied().find(|&way| site.offer(way).is_there())
+/// Returns the mechanism of an aimed fault on this site.
+pub(crate) fn mechanism(site: &dyn Site, kind: Kind) -> Option<Kind> {
+    kind.mechanisms().iter().copied().find(|&one| site.support(one).is_supported())
 }
 
-/// All backends of this project.
+/// Lists the backends of this project.
 #[must_use]
-pub fn all() -> &'static [Backing] {
+pub fn all() -> &'static [BackendSpec] {
     &[
-        memory::BACKING,
-        file::BACKING,
-        redis::BACKING,
-        sentinel::BACKING,
+        memory::SPEC,
+        file::SPEC,
+        redis::SPEC,
+        sentinel::SPEC,
         sentinel::WITH_REPLICAS,
-        cluster::BACKING,
-        memcached::BACKING,
+        cluster::SPEC,
+        memcached::SPEC,
         zookeeper::ALONE,
         zookeeper::ENSEMBLE,
         quorum::REDIS,
@@ -255,7 +54,7 @@ pub fn all() -> &'static [Backing] {
     ]
 }
 
-/// Servers that run already: their clients and the ways to them are disturbed, and nothing else.
+/// Returns the site of servers that run already. Only their clients and the network have faults.
 ///
 /// # Errors
 ///
@@ -264,22 +63,12 @@ pub fn remote(url: &str) -> Result<Box<dyn Site>, String> {
     remote::Remote::new(url).map(|remote| Box::new(remote) as Box<dyn Site>)
 }
 
-/// Connects to any URL of this project's backends.
-#[must_use]
-pub fn connect(url: &str) -> Connecting<'_> {
-    Box::pin(async move {
-        let mut backend = None;
-        let keep = |builder: LockerBuilder| {
-            backend = Some(Arc::clone(builder.backend()));
-            builder
-        };
-        lock_any::connect_with(url, keep).await?;
-        Ok(backend.expect("a locker is built on a backend"))
-    })
-}
-
-/// Whether a lock is free, as a stranger finds it; why not, otherwise.
-pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), String> {
+/// Checks that a lock is free by acquiring it with a new owner id.
+///
+/// # Errors
+///
+/// The lock is held, or the backend failed. The text names the lock and the reason.
+pub(crate) async fn check_free(backend: &dyn Backend, name: &LockName) -> Result<(), String> {
     use lock_core::OwnerId;
     use lock_core::backend::{Attempt, Claim};
 
@@ -300,9 +89,3 @@ pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), 
     };
     Err(format!("{name}: {taken}"))
 }
-
-/// Why a backend without a network has none of its faults.
-pub(crate) const NO_NETWORK: &str = "there is no network";
-
-/// Calls are disturbed inside of clients only where nothing else can disturb them.
-pub(crate) const BY_NETWORK: &str = "the network is disturbed instead";

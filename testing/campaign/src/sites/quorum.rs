@@ -1,4 +1,4 @@
-//! A majority of several sites, each of which is one server.
+//! A quorum of several sites, each of which is one server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,23 +8,24 @@ use lock_conformance::proxy::Proxy;
 use lock_core::LockName;
 use lock_history::Assumption;
 
-use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect, memcached, redis};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, connect};
+use super::{memcached, redis};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const REDIS: Backing = Backing {
+pub(super) const REDIS: BackendSpec = BackendSpec {
     name: "quorum",
     start: || {
-        let members = [redis::BACKING, redis::BACKING, redis::BACKING];
-        Quorum::of(members, Duration::from_secs(2))
+        let members = [redis::SPEC, redis::SPEC, redis::SPEC];
+        Quorum::start(members, Duration::from_secs(2))
     },
     connect,
 };
 
-pub(super) const MIXED: Backing = Backing {
+pub(super) const MIXED: BackendSpec = BackendSpec {
     name: "quorum-mixed",
     start: || {
-        let members = [redis::BACKING, redis::BACKING, memcached::BACKING];
-        Quorum::of(members, Duration::from_secs(3))
+        let members = [redis::SPEC, redis::SPEC, memcached::SPEC];
+        Quorum::start(members, Duration::from_secs(3))
     },
     connect,
 };
@@ -34,99 +35,100 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Quorum {
     members: Vec<Box<dyn Site>>,
-    /// What all clients ask for, and the longest that they may: for so long a member that was
-    /// restarted stays out. Clocks have to be right to within this, less a second, and memcached's
-    /// ticks once a second.
+    /// The lease that all clients ask for, and the longest permitted one: a restarted member does
+    /// not vote for this long. Clocks must be correct to within the lease less a second, and
+    /// memcached's ticks once a second.
     lease: Duration,
-    /// The way to each of them.
-    ways: Vec<Proxy>,
+    /// The proxy of each member.
+    proxies: Vec<Proxy>,
 }
 
 impl Quorum {
-    fn of(members: [Backing; 3], lease: Duration) -> Box<dyn Site> {
+    fn start(members: [BackendSpec; 3], lease: Duration) -> Box<dyn Site> {
         let members = members.map(|member| (member.start)());
-        let ways = members.iter().map(|member| {
+        let proxies = members.iter().map(|member| {
             let [server] = member.upstreams()[..] else { panic!("a member is one server") };
             Proxy::start(server).expect("a port is free")
         });
-        Box::new(Self { ways: ways.collect(), members: members.into(), lease })
-    }
-
-    fn all(&self, kind: Kind) -> impl Iterator<Item = Offer> {
-        self.members.iter().map(move |member| member.offer(kind))
+        Box::new(Self { proxies: proxies.collect(), members: members.into(), lease })
     }
 }
 
-/// What has to happen to a member, if it were alone, and whether it can keep what it promises then.
+/// Returns true if a member can have this kind of fault while the quorum keeps its promises.
 fn is_fit(member: &dyn Site, kind: Kind) -> bool {
     match kind {
-        Kind::MemberStopped | Kind::TwoStopped => member.offer(Kind::ServerStopped) == Offer::Yes,
-        Kind::MemberRestarted | Kind::TwoRestarted => {
-            member.offer(Kind::ServerRestarted) == Offer::Yes
+        Kind::MemberStopped | Kind::TwoStopped => {
+            member.support(Kind::ServerStopped) == FaultSupport::Yes
         }
-        // It has forgotten its locks, and is not counted before they would have ended.
-        Kind::MemberEmptied => member.offer(Kind::ServerEmptied).is_there(),
+        Kind::MemberRestarted | Kind::TwoRestarted => {
+            member.support(Kind::ServerRestarted) == FaultSupport::Yes
+        }
+        // The member lost its locks, and does not vote before their leases would have expired.
+        Kind::MemberEmptied => member.support(Kind::ServerEmptied).is_supported(),
         _ => true,
     }
 }
 
 impl Site for Quorum {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: self.lease,
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: TIMEOUT,
-            late: TIMEOUT / 4,
+            max_delay: TIMEOUT / 4,
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            // A lock may be on a bare majority, and lose it, but nobody else gets it before its
-            // lease ends.
-            Kind::MemberEmptied => Offer::Breaks(Assumption::Minority),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            // A lock on a bare majority may lose it, but no other client is granted the lock
+            // before its lease expires.
+            Kind::MemberEmptied => FaultSupport::Breaks(Assumption::Minority),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ServerStopped | Kind::ServerRestarted => {
-                match self.all(kind).all(|offer| offer == Offer::Yes) {
-                    true => Offer::Yes,
-                    false => Offer::No("not all members can have it: see those of one member"),
+                let mut members = self.members.iter();
+                match members.all(|member| member.support(kind) == FaultSupport::Yes) {
+                    true => FaultSupport::Yes,
+                    false => {
+                        FaultSupport::No("not all members support it: see those of one member")
+                    }
                 }
             }
-            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
-            Kind::ClientClockStepped => {
-                Offer::No("a member that has lost its data counts by it: within the longest lease")
-            }
+            Kind::ServerEmptied => FaultSupport::Breaks(Assumption::A2),
+            Kind::ClientClockStepped => FaultSupport::No(
+                "a member that lost its data relies on it, to within the longest lease",
+            ),
             Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
-                Offer::No("see the members' own runs")
+                FaultSupport::No("see the members' own runs")
             }
             Kind::LeaderKilled
             | Kind::LeaderStopped
             | Kind::LeaderReplaced
             | Kind::FollowerCut
-            | Kind::SlotMoved => Offer::No("no member leads"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            | Kind::SlotMoved => FaultSupport::No("no member leads"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
-    fn votes(&self) -> bool {
+    fn decides_by_majority(&self) -> bool {
         true
     }
 
     fn url(&self, through: &[SocketAddr]) -> String {
         let longest = self.lease.as_millis();
         let mut url = format!("quorum:?max_ttl={longest}ms&member_timeout=500ms");
-        for (place, member) in self.members.iter().enumerate() {
-            let through = through.get(place).map_or(&[][..], std::slice::from_ref);
+        for (index, member) in self.members.iter().enumerate() {
+            let through = through.get(index).map_or(&[][..], std::slice::from_ref);
             url += &format!("&member={}", escaped(&member.url(through)));
         }
         url
     }
 
     fn upstreams(&self) -> Vec<SocketAddr> {
-        self.ways.iter().map(Proxy::addr).collect()
+        self.proxies.iter().map(Proxy::addr).collect()
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
@@ -138,33 +140,36 @@ impl Site for Quorum {
         fit.flat_map(|member| member.servers()).collect()
     }
 
-    fn ways(&self) -> &[Proxy] {
-        &self.ways
+    fn member_proxies(&self) -> &[Proxy] {
+        &self.proxies
     }
 
     fn evict(&self, name: &LockName) -> Removal {
         let removed: Vec<_> = self.members.iter().map(|member| member.evict(name)).collect();
-        let done = removed.iter().filter(|removal| **removal == Removal::Done).count();
+        let done = removed.iter().filter(|removal| **removal == Removal::Removed).count();
         match done > self.members.len() / 2 {
-            true => Removal::Done,
-            false if removed.iter().all(|removal| *removal == Removal::Nothing) => Removal::Nothing,
+            true => Removal::Removed,
+            false if removed.iter().all(|removal| *removal == Removal::NotFound) => {
+                Removal::NotFound
+            }
             false => Removal::Unknown,
         }
     }
 
-    fn left(&self) -> Option<Vec<String>> {
-        Some(self.members.iter().filter_map(|member| member.left()).flatten().collect())
+    fn residue(&self) -> Option<Vec<String>> {
+        Some(self.members.iter().filter_map(|member| member.residue()).flatten().collect())
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
-        let each: Option<Vec<_>> = self.members.iter().map(|member| member.documented()).collect();
-        // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell
-        // is left for ten minutes.
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
+        let each: Option<Vec<_>> =
+            self.members.iter().map(|member| member.documented_residue()).collect();
+        // Members have no queue for the waiters of a quorum. If a lease has expired since a waiter
+        // began to wait, the release key stays for ten minutes.
         each.map(|names| [names.concat(), vec!["{n*}%wake"]].concat())
     }
 }
 
-/// As the value of an option of a URL.
+/// Escapes a URL for use as an option of another URL.
 fn escaped(url: &str) -> String {
     url.replace('%', "%25").replace('&', "%26").replace('?', "%3F").replace('=', "%3D")
 }

@@ -1,4 +1,4 @@
-//! One Redis server, which logs what it answers and has a clock of its own.
+//! One Redis server with an append-only file and a clock of its own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use lock_core::LockName;
 use lock_history::Assumption;
 use test_servers::{Persistence, Redis, RedisOptions, Reply, Step};
 
-use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };
+pub(super) const SPEC: BackendSpec = BackendSpec { name: "redis", start, connect };
 
 fn start() -> Box<dyn Site> {
     Box::new(OneRedis(Redis::start(RedisOptions::new().persistence(Persistence::Aof).clock())))
@@ -20,25 +20,25 @@ fn start() -> Box<dyn Site> {
 struct OneRedis(Redis);
 
 impl Site for OneRedis {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_millis(500),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
-            late: Duration::from_millis(250),
+            max_delay: Duration::from_millis(250),
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::ServerClockStepped => Offer::Breaks(Assumption::A1),
-            Kind::ServerEmptied | Kind::ServerAged => Offer::Breaks(Assumption::A2),
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            kind if kind.takes_several_servers() => Offer::No("there is one server"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+            Kind::ServerClockStepped => FaultSupport::Breaks(Assumption::A1),
+            Kind::ServerEmptied | Kind::ServerAged => FaultSupport::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            kind if kind.needs_several_servers() => FaultSupport::No("there is one server"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
         }
     }
 
@@ -54,7 +54,7 @@ impl Site for OneRedis {
         vec![&self.0]
     }
 
-    fn keep_data(&self) -> Option<Cut<'_>> {
+    fn snapshot_data(&self) -> Option<Undo<'_>> {
         let written = self.0.aof_len();
         Some(Box::new(move || self.0.truncate_aof(written)))
     }
@@ -63,32 +63,32 @@ impl Site for OneRedis {
         self.0.step_clock(step);
     }
 
-    fn fill(&self, full: bool) {
+    fn set_full(&self, full: bool) {
         self.0.command(&["CONFIG", "SET", "maxmemory", if full { "1" } else { "0" }]);
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        // The names of a campaign are plain, so they are the keys.
+        // The names of a campaign need no encoding, so they are the keys.
         deleted(&self.0.command(&["DEL", name.as_str()]))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         match self.0.command(&["KEYS", "*"]) {
             Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
             other => Some(vec![format!("{other:?}")]),
         }
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }
 
-/// What came of a `DEL`.
+/// Returns the result of a `DEL`.
 pub(super) fn deleted(reply: &Reply) -> Removal {
     match reply.text().as_str() {
-        "1" => Removal::Done,
-        "0" => Removal::Nothing,
+        "1" => Removal::Removed,
+        "0" => Removal::NotFound,
         _ => Removal::Unknown,
     }
 }

@@ -1,12 +1,12 @@
-//! Servers that somebody else has started.
+//! Servers that run already.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use lock_history::Assumption;
 
-use super::{BY_NETWORK, Site, Terms};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, Site, SiteParams};
+use crate::kind::{FaultSupport, Kind};
 
 pub(super) struct Remote {
     before: String,
@@ -15,7 +15,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// `scheme://[user:password@]host:port[,host:port…][/…][?…]`
+    /// Parses `scheme://[user:password@]host:port[,host:port…][/…][?…]`.
     pub(super) fn new(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("write scheme://host:port")?;
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -35,28 +35,28 @@ fn address(host: &str) -> Result<SocketAddr, String> {
 }
 
 impl Site for Remote {
-    fn terms(&self) -> Terms {
-        Terms {
+    fn params(&self) -> SiteParams {
+        SiteParams {
             ttl: Duration::from_secs(2),
             lease: None,
-            beat: Duration::from_millis(1),
+            typical_hold: Duration::from_millis(1),
             timeout: Duration::from_secs(1),
-            late: Duration::from_millis(500),
+            max_delay: Duration::from_millis(500),
             locks: 16,
         }
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::Broken => FaultSupport::Breaks(Assumption::A3),
             Kind::ClientKilled
             | Kind::ClientStopped
             | Kind::ClientStarved
             | Kind::ClientClockStepped
-            | Kind::ShortLeases => Offer::Yes,
-            kind if kind.is_in_network() || kind.is_aimed() => Offer::Yes,
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::No("the servers are not ours"),
+            | Kind::ShortLeases => FaultSupport::Yes,
+            kind if kind.is_in_network() || kind.is_aimed() => FaultSupport::Yes,
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::No("the campaign did not start the servers"),
         }
     }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::{Remote, Site};
 
     #[test]
-    fn a_url_keeps_all_but_its_hosts() {
+    fn url_replaces_only_hosts() {
         let remote = Remote::new("zookeeper://u:p@127.0.0.1:1,127.0.0.1:2/a?layout=kazoo").unwrap();
         let through = ["127.0.0.1:7".parse().unwrap(), "127.0.0.1:8".parse().unwrap()];
         let url = remote.url(&through);

@@ -1,5 +1,5 @@
-//! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is
-//! gone. With locks that the replica has to know of, a failover loses none.
+//! A Redis primary, its replica, and three Sentinels that promote the replica when the primary
+//! fails. If each grant waits for the replica, a failover loses no lock.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,86 +12,95 @@ use lock_history::Assumption;
 use test_servers::{Persistence, RedisOptions, Reply, SentinelGroup};
 
 use super::redis::deleted;
-use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
-use crate::kind::{Kind, Offer, Scope};
+use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
+use crate::kind::{FaultSupport, Kind, Scope};
 
-pub(super) const BACKING: Backing = Backing { name: "sentinel", start: || start(false), connect };
+pub(super) const SPEC: BackendSpec =
+    BackendSpec { name: "sentinel", start: || start(false), connect };
 
-/// The only replica has to know of each lock.
-pub(super) const WITH_REPLICAS: Backing =
-    Backing { name: "sentinel-replicas", start: || start(true), connect };
+/// The variant in which each grant waits for the replica.
+pub(super) const WITH_REPLICAS: BackendSpec =
+    BackendSpec { name: "sentinel-replicas", start: || start(true), connect };
 
-/// What follows a failover has to come about within a lease: without one, a second is enough.
+/// The lease without replication of locks. The events after a failover must follow within a lease,
+/// and in an undisturbed run a second is enough.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Longer than a failover takes, so that locks which are held outlast it.
+/// The lease with replication of locks. It exceeds a failover, so that held locks outlast it.
 const LONG_LEASE: Duration = Duration::from_secs(5);
 
-/// So that many holds outlast a failover, and not leases alone.
-const BEAT: Duration = Duration::from_secs(2);
+/// The typical hold with replication of locks, so that many holds outlast a failover, and not only
+/// their leases.
+const LONG_HOLD: Duration = Duration::from_secs(2);
 
-/// The primary, and its replica.
+/// The number of servers: the primary and its replica.
 const SERVERS: usize = 2;
 
-/// For how long a grant waits for the replica.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// The time for which a grant waits for the replica.
+const REPLICA_TIMEOUT: Duration = Duration::from_millis(250);
 
-fn start(lasting: bool) -> Box<dyn Site> {
+fn start(replicates: bool) -> Box<dyn Site> {
     let group = SentinelGroup::start(RedisOptions::new().persistence(Persistence::Aof));
-    Box::new(Group { group, lasting })
+    Box::new(Group { group, replicates })
 }
 
 struct Group {
     group: SentinelGroup,
-    /// The replica has to know of locks.
-    lasting: bool,
+    /// True if each grant waits for the replica.
+    replicates: bool,
 }
 
 impl Site for Group {
-    fn terms(&self) -> Terms {
-        let moment = Duration::from_millis(1);
-        let (ttl, beat) = match self.lasting {
-            true => (LONG_LEASE, BEAT),
-            false => (LEASE, moment),
+    fn params(&self) -> SiteParams {
+        let (ttl, typical_hold) = match self.replicates {
+            true => (LONG_LEASE, LONG_HOLD),
+            false => (LEASE, Duration::from_millis(1)),
         };
-        Terms { ttl, lease: None, beat, timeout: LEASE, late: LEASE / 4, locks: 16 }
-    }
-
-    fn offer(&self, kind: Kind) -> Offer {
-        match kind {
-            // The replica knows all locks, and not who has let go a moment ago.
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced if self.lasting => {
-                Offer::Breaks(Assumption::Releases)
-            }
-            // Replication is asynchronous: who takes over may not know the newest locks.
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced => {
-                Offer::Breaks(Assumption::A2)
-            }
-            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::FollowerCut | Kind::MemberStopped | Kind::MemberRestarted => Offer::Yes,
-            Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
-                Offer::No("the primary is stopped and killed instead")
-            }
-            Kind::MemberEmptied | Kind::MemberCut => Offer::No("Sentinels have no locks"),
-            Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
-                Offer::No("see the run of one server")
-            }
-            Kind::SlotMoved => Offer::No("there are no slots"),
-            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-            _ => Offer::Yes,
+        SiteParams {
+            ttl,
+            lease: None,
+            typical_hold,
+            timeout: LEASE,
+            max_delay: LEASE / 4,
+            locks: 16,
         }
     }
 
-    /// A primary without its replica gives no lock that the replica has to know of.
+    fn support(&self, kind: Kind) -> FaultSupport {
+        match kind {
+            // The replica knows all locks, but not the releases of the last moment.
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced if self.replicates => {
+                FaultSupport::Breaks(Assumption::Releases)
+            }
+            // Replication is asynchronous: the new primary may not know the newest locks.
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced => {
+                FaultSupport::Breaks(Assumption::A2)
+            }
+            Kind::Evicted | Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+            Kind::FollowerCut | Kind::MemberStopped | Kind::MemberRestarted => FaultSupport::Yes,
+            Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
+                FaultSupport::No("the primary is stopped and killed instead")
+            }
+            Kind::MemberEmptied | Kind::MemberCut => FaultSupport::No("Sentinels have no locks"),
+            Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
+                FaultSupport::No("see the run of one server")
+            }
+            Kind::SlotMoved => FaultSupport::No("there are no slots"),
+            kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+            _ => FaultSupport::Yes,
+        }
+    }
+
+    /// Returns an outage for a cut replica if grants wait for it.
     fn scope(&self, kind: Kind) -> Scope {
         match kind {
-            Kind::FollowerCut if self.lasting => Scope::Outage,
+            Kind::FollowerCut if self.replicates => Scope::Outage,
             kind => kind.scope(),
         }
     }
 
     fn url(&self, through: &[SocketAddr]) -> String {
-        let patience = PATIENCE.as_millis();
+        let timeout = REPLICA_TIMEOUT.as_millis();
         let url = match through.get(SERVERS..) {
             Some(sentinels) => {
                 let hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
@@ -99,32 +108,32 @@ impl Site for Group {
             }
             None => self.group.url(),
         };
-        match self.lasting {
-            true => format!("{url}?min_replicas=1&min_replicas_timeout={patience}ms"),
+        match self.replicates {
+            true => format!("{url}?min_replicas=1&min_replicas_timeout={timeout}ms"),
             false => url,
         }
     }
 
-    /// The servers, and the Sentinels.
+    /// Returns the addresses of the servers, then those of the Sentinels.
     fn upstreams(&self) -> Vec<SocketAddr> {
         let servers = (0..SERVERS).map(|number| self.group.server(number).addr());
         servers.chain(self.group.sentinels().iter().map(|sentinel| sentinel.addr())).collect()
     }
 
-    /// Each client reaches the servers at an address of its own, on their ports: Sentinels name
-    /// them by it.
-    fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
+    /// Starts proxies to the servers on an address of the client's own, on the servers' ports. The
+    /// client's proxies of the Sentinels replace the servers' address by it.
+    fn client_proxies(&self, client: usize) -> io::Result<Vec<Proxy>> {
         let client = u8::try_from(client + 1).expect("there are few clients");
         let own = Ipv4Addr::new(127, 0, client, 1);
-        let line = |(place, upstream): (usize, SocketAddr)| {
-            if place < SERVERS {
+        let proxy = |(index, upstream): (usize, SocketAddr)| {
+            if index < SERVERS {
                 return Proxy::start_at((own, upstream.port()).into(), upstream);
             }
-            let line = Proxy::start(upstream)?;
-            line.rewrite(&upstream.ip().to_string(), &own.to_string());
-            Ok(line)
+            let proxy = Proxy::start(upstream)?;
+            proxy.rewrite(&upstream.ip().to_string(), &own.to_string());
+            Ok(proxy)
         };
-        self.upstreams().into_iter().enumerate().map(line).collect()
+        self.upstreams().into_iter().enumerate().map(proxy).collect()
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
@@ -142,7 +151,7 @@ impl Site for Group {
     fn replace_leader(&self, leader: usize) {
         let sentinel = self.group.sentinel(0);
         if sentinel.named() == Some(self.group.server(leader).addr().port()) {
-            // Refused if one is under way, or the replica was not heard lately.
+            // Refused during a failover, or if the replica has not answered lately.
             sentinel.command(&["SENTINEL", "FAILOVER", self.group.service()]);
         }
     }
@@ -151,34 +160,34 @@ impl Site for Group {
         self.group.has_replaced(lost)
     }
 
-    fn cut_follower(&self) -> Option<Cut<'_>> {
+    fn cut_follower(&self) -> Option<Undo<'_>> {
         let primary = self.leader()?;
         self.group.cut_from_replica(primary);
         Some(Box::new(move || self.group.heal(primary)))
     }
 
-    fn cuts_leaders_off_first(&self) -> bool {
-        self.lasting
+    fn isolates_leaders_first(&self) -> bool {
+        self.replicates
     }
 
-    /// Who was missed for a moment may still be replaced when it is back.
-    fn aftermath(&self) -> Duration {
+    /// Returns 3 s: a primary that was missed for a moment may still be replaced after its return.
+    fn recovery_time(&self) -> Duration {
         Duration::from_secs(3)
     }
 
     fn evict(&self, name: &LockName) -> Removal {
-        let Some(primary) = self.leader() else { return Removal::Nothing };
+        let Some(primary) = self.leader() else { return Removal::NotFound };
         deleted(&self.group.server(primary).command(&["DEL", name.as_str()]))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         match self.group.server(self.leader()?).command(&["KEYS", "*"]) {
             Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
             other => Some(vec![format!("{other:?}")]),
         }
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }

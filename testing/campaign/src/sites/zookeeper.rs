@@ -1,4 +1,4 @@
-//! ZooKeeper: one server, or an ensemble of three.
+//! A ZooKeeper server, and an ensemble of three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,103 +9,104 @@ use lock_history::Assumption;
 use test_servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Client, Error};
 
-use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use super::site::{BY_NETWORK, BackendSpec, Site, SiteParams, Undo, connect};
+use crate::kind::{FaultSupport, Kind};
 
-pub(super) const ALONE: Backing = Backing {
+pub(super) const ALONE: BackendSpec = BackendSpec {
     name: "zookeeper",
     start: || Box::new(Alone(ZooKeeper::start(&ZooKeeperOptions::new()))),
     connect,
 };
 
-pub(super) const ENSEMBLE: Backing = Backing {
+pub(super) const ENSEMBLE: BackendSpec = BackendSpec {
     name: "zookeeper-3",
     start: || Box::new(Ensemble(ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links()))),
     connect,
 };
 
-/// What sessions of clients ask for.
-const SESSION: Duration = Duration::from_secs(2);
+/// The session timeout that clients ask for.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Alone(ZooKeeper);
 
 struct Ensemble(ZooKeeperEnsemble);
 
-fn terms() -> Terms {
-    Terms {
-        ttl: SESSION,
-        lease: Some(SESSION),
-        beat: Duration::from_millis(1),
-        timeout: SESSION,
-        // Four proofs in a row, and an answer, have to come within a session.
-        late: SESSION / 16,
+fn params() -> SiteParams {
+    SiteParams {
+        ttl: SESSION_TIMEOUT,
+        lease: Some(SESSION_TIMEOUT),
+        typical_hold: Duration::from_millis(1),
+        timeout: SESSION_TIMEOUT,
+        // Four heartbeat writes in a row, and an answer, must arrive within a session timeout.
+        max_delay: SESSION_TIMEOUT / 16,
         locks: 16,
     }
 }
 
 fn url(through: &[SocketAddr]) -> String {
     let hosts: Vec<String> = through.iter().map(ToString::to_string).collect();
-    format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION.as_millis())
+    format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION_TIMEOUT.as_millis())
 }
 
-fn offer(kind: Kind) -> Offer {
+fn support(kind: Kind) -> FaultSupport {
     match kind {
-        Kind::Broken => Offer::Breaks(Assumption::A3),
-        Kind::Evicted => Offer::No("the operator's break deletes the node: it is the same"),
-        Kind::ServerEmptied => Offer::No("durable tokens rest on its log, and go back without it"),
-        Kind::ServerAged => Offer::No("tokens go back with its log"),
-        Kind::ServerClockStepped => Offer::No("it counts sessions by a monotonic clock"),
-        Kind::ServerFull => Offer::No("it has no such limit"),
-        Kind::SlotMoved => Offer::No("there are no slots"),
-        kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
-        _ => Offer::Yes,
+        Kind::Broken => FaultSupport::Breaks(Assumption::A3),
+        Kind::Evicted => FaultSupport::No("the operator's break deletes the node: it is the same"),
+        Kind::ServerEmptied => {
+            FaultSupport::No("durable tokens depend on its log, and decrease without it")
+        }
+        Kind::ServerAged => FaultSupport::No("tokens decrease with its log"),
+        Kind::ServerClockStepped => FaultSupport::No("it counts sessions by a monotonic clock"),
+        Kind::ServerFull => FaultSupport::No("it has no such limit"),
+        Kind::SlotMoved => FaultSupport::No("there are no slots"),
+        kind if kind.is_in_calls() => FaultSupport::No(BY_NETWORK),
+        _ => FaultSupport::Yes,
     }
 }
 
-/// All that is in the tree, and who watches it. What a lock leaves there is its own node, which the
-/// server removes in its time.
+/// The permitted residue: the nodes of locks, which the server removes later. No watch may remain.
 const DOCUMENTED: [&str; 1] = ["/n*"];
 
-/// What clients have left on the servers, of which one is asked for the tree.
-fn left(asked: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
-    let tree = tokio::runtime::Handle::current().block_on(tree(asked.addr()));
-    let mut left = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
-    left.extend(all.iter().filter_map(|server| watches(server)));
-    left
+/// Lists the residue on the servers: the nodes, as `reader` has them, and the watches of `all`.
+fn residue(reader: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
+    let tree = tokio::runtime::Handle::current().block_on(tree(reader.addr()));
+    let mut residue = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
+    residue.extend(all.iter().filter_map(|server| watches(server)));
+    residue
 }
 
 async fn tree(addr: SocketAddr) -> Result<Vec<String>, Error> {
     let client = Client::connect(&addr.to_string()).await?;
-    let mut left = Vec::new();
+    let mut nodes = Vec::new();
     for top in client.list_children("/").await?.into_iter().filter(|top| top != "zookeeper") {
         let lock = format!("/{top}");
-        // It may just have been removed.
-        let line = client.list_children(&lock).await.unwrap_or_default();
-        left.extend(line.into_iter().map(|node| format!("{node} in {lock}")));
-        left.push(lock);
+        // The lock's node may just have been removed.
+        let children = client.list_children(&lock).await.unwrap_or_default();
+        nodes.extend(children.into_iter().map(|node| format!("{node} in {lock}")));
+        nodes.push(lock);
     }
-    Ok(left)
+    Ok(nodes)
 }
 
 fn watches(server: &ZooKeeper) -> Option<String> {
     match server.word("wchs") {
-        Ok(said) if said.contains("Total watches:0") => None,
-        Ok(said) => Some(said.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Ok(reply) if reply.contains("Total watches:0") => None,
+        Ok(reply) => Some(reply.split_whitespace().collect::<Vec<_>>().join(" ")),
         Err(error) => Some(format!("? ({error})")),
     }
 }
 
 impl Site for Alone {
-    fn terms(&self) -> Terms {
-        terms()
+    fn params(&self) -> SiteParams {
+        params()
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            kind if kind.takes_several_servers() => {
-                Offer::No("there is one server; see zookeeper-3")
+            kind if kind.needs_several_servers() => {
+                FaultSupport::No("there is one server; see zookeeper-3")
             }
-            kind => offer(kind),
+            kind => support(kind),
         }
     }
 
@@ -121,28 +122,30 @@ impl Site for Alone {
         vec![&self.0]
     }
 
-    fn left(&self) -> Option<Vec<String>> {
-        Some(left(&self.0, &[&self.0]))
+    fn residue(&self) -> Option<Vec<String>> {
+        Some(residue(&self.0, &[&self.0]))
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(DOCUMENTED.to_vec())
     }
 }
 
 impl Site for Ensemble {
-    fn terms(&self) -> Terms {
-        terms()
+    fn params(&self) -> SiteParams {
+        params()
     }
 
-    fn offer(&self, kind: Kind) -> Offer {
+    fn support(&self, kind: Kind) -> FaultSupport {
         match kind {
-            Kind::LeaderReplaced => Offer::No("nobody can tell it who leads"),
-            Kind::ServerStopped | Kind::ServerRestarted => {
-                Offer::No("the leader, or two members at once, are stopped and killed instead")
+            Kind::LeaderReplaced => FaultSupport::No("no command chooses its leader"),
+            Kind::ServerStopped | Kind::ServerRestarted => FaultSupport::No(
+                "the leader, or two members at once, are stopped and killed instead",
+            ),
+            kind if kind.hits_one_member() => {
+                FaultSupport::No("a leader and its followers are hit")
             }
-            kind if kind.is_of_a_member() => Offer::No("a leader and its followers are hit"),
-            kind => offer(kind),
+            kind => support(kind),
         }
     }
 
@@ -166,18 +169,18 @@ impl Site for Ensemble {
         self.0.find("leader")
     }
 
-    fn cut_follower(&self) -> Option<Cut<'_>> {
+    fn cut_follower(&self) -> Option<Undo<'_>> {
         let link = self.0.link(self.0.find("follower")?, self.leader()?);
         link.set(Fault::BlackHole);
         Some(Box::new(move || link.heal()))
     }
 
-    fn left(&self) -> Option<Vec<String>> {
+    fn residue(&self) -> Option<Vec<String>> {
         let all: Vec<_> = self.0.members().iter().collect();
-        self.leader().map(|leader| left(self.0.member(leader), &all))
+        self.leader().map(|leader| residue(self.0.member(leader), &all))
     }
 
-    fn documented(&self) -> Option<Vec<&'static str>> {
+    fn documented_residue(&self) -> Option<Vec<&'static str>> {
         Some(DOCUMENTED.to_vec())
     }
 }

@@ -1,23 +1,23 @@
-//! The results of a backend, added up.
+//! Totals of the results of a backend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::prompt;
-use crate::desk::Effects;
-use crate::director::Around;
+use super::figures::prompt;
+use crate::collector::Effects;
+use crate::fault_traffic::FaultTraffic;
 use crate::kind::Kind;
 use crate::outcome::{Outcome, Prompt, Settings, command_name};
 use crate::times::{Losses, Spread};
 
-/// Where a result is from.
+/// The settings and the code of a result.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Origin<'a> {
     pub(super) settings: &'a Settings,
     pub(super) code: Option<&'a str>,
 }
 
-pub(super) struct Sum<'a> {
+pub(super) struct Total<'a> {
     pub(super) backend: &'a str,
     pub(super) outcomes: Vec<&'a Outcome>,
     pub(super) took: Duration,
@@ -25,21 +25,22 @@ pub(super) struct Sum<'a> {
     pub(super) grants: u64,
     pub(super) unknown: u64,
     pub(super) faults: u64,
-    pub(super) around: BTreeMap<Kind, Around>,
-    /// How often clients did what, and the grants of the runs that have counted it.
+    pub(super) around: BTreeMap<Kind, FaultTraffic>,
+    /// The calls of each verb, and the hits of holders.
     pub(super) draws: BTreeMap<String, u64>,
+    /// The grants in the runs that counted draws.
     pub(super) drawn_grants: u64,
     pub(super) effects: Effects,
     pub(super) losses: Losses,
     pub(super) takeovers: Spread,
     pub(super) hand_offs: Spread,
-    /// After each failover and restart with older data, by its kind.
+    /// The standstills after failovers and restarts with older data, by the kind of fault.
     pub(super) standstills: BTreeMap<String, Spread>,
-    /// The promised bound of standstills, and the time that is allowed besides.
+    /// The promised bound of standstills, and the allowance for the load of the machine.
     pub(super) resumes: Option<[Duration; 2]>,
-    /// Those that no fault disturbed.
+    /// The hand-offs that no fault disturbed.
     pub(super) prompt: Spread,
-    /// In so many runs they were judged.
+    /// The number of runs that judged undisturbed hand-offs.
     judged: usize,
     pub(super) excused_overlaps: u64,
     pub(super) claims_at_risk: u64,
@@ -47,26 +48,30 @@ pub(super) struct Sum<'a> {
     pub(super) unexplained: u64,
     waits: u64,
     judged_waits: u64,
-    /// By which versions of the verdict.
     verdicts: BTreeSet<u32>,
 }
 
-/// One sum for each backend; results of planted bugs are no results of a backend.
-pub(super) fn sums(outcomes: &[Outcome]) -> Vec<Sum<'_>> {
-    let mut sums: BTreeMap<&str, Sum<'_>> = BTreeMap::new();
+/// Returns a total for each backend, without results of planted bugs.
+pub(super) fn totals(outcomes: &[Outcome]) -> Vec<Total<'_>> {
+    let mut totals: BTreeMap<&str, Total<'_>> = BTreeMap::new();
     for outcome in outcomes.iter().filter(|outcome| outcome.settings.bug.is_none()) {
-        let sum = sums.entry(&outcome.backend).or_insert_with(|| Sum::new(&outcome.backend));
-        sum.add(outcome);
+        let total = totals.entry(&outcome.backend).or_insert_with(|| Total::new(&outcome.backend));
+        total.add(outcome);
     }
-    sums.into_values().collect()
+    totals.into_values().collect()
 }
 
-/// `–` of none.
-fn of(some: u64, all: u64) -> String {
+/// Formats a share, or `–` of none.
+fn share(some: u64, all: u64) -> String {
     if all == 0 { "–".to_owned() } else { format!("{some} of {all}") }
 }
 
-impl<'a> Sum<'a> {
+/// Formats the code of a result, to follow the seeds.
+pub(super) fn of_code(origin: Origin<'_>) -> String {
+    origin.code.map_or_else(String::new, |code| format!(", of {code}"))
+}
+
+impl<'a> Total<'a> {
     fn new(backend: &'a str) -> Self {
         Self {
             backend,
@@ -107,8 +112,8 @@ impl<'a> Sum<'a> {
         for (kind, around) in &outcome.around {
             self.around.entry(*kind).or_default().add(around);
         }
-        for (what, count) in &outcome.draws {
-            *self.draws.entry(what.clone()).or_default() += count;
+        for (verb, count) in &outcome.draws {
+            *self.draws.entry(verb.clone()).or_default() += count;
         }
         let is_counted = !outcome.draws.is_empty();
         self.drawn_grants += if is_counted { outcome.grants as u64 } else { 0 };
@@ -116,8 +121,8 @@ impl<'a> Sum<'a> {
         self.losses.add(&outcome.losses);
         self.takeovers.add(&outcome.takeovers);
         self.hand_offs.add(&outcome.hand_offs);
-        for (what, longest) in &outcome.standstills {
-            self.standstills.entry(what.clone()).or_default().add(longest);
+        for (kind, longest) in &outcome.standstills {
+            self.standstills.entry(kind.clone()).or_default().add(longest);
         }
         self.resumes = outcome.resumes.or(self.resumes);
         if let Some(prompt) = &outcome.prompt {
@@ -133,30 +138,30 @@ impl<'a> Sum<'a> {
         self.verdicts.insert(outcome.verdict);
     }
 
-    /// Returns the last result of the newest verdict: refused kinds and verbs, and bounds, are the
-    /// same in all of that.
+    /// Returns the last result of the newest verdict. All results of one verdict have the same
+    /// refused kinds, refused verbs and bounds.
     pub(super) fn last(&self) -> &'a Outcome {
         let last = self.outcomes.iter().max_by_key(|outcome| outcome.verdict);
-        last.expect("a sum is made for a result")
+        last.expect("a total is made for a result")
     }
 
-    /// `1, 2`
+    /// Formats the versions of the verdict, such as `1, 2`.
     pub(super) fn verdicts(&self) -> String {
         self.verdicts.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What failed of what no fault disturbed; `–` if nobody has counted it.
+    /// Formats the share of undisturbed calls that failed, or `–` if no run counted them.
     pub(super) fn failed(&self) -> String {
-        of(self.unexplained, self.undisturbed)
+        share(self.unexplained, self.undisturbed)
     }
 
-    /// How many waits could be judged of those that no fault disturbed.
+    /// Formats the share of undisturbed waits that were judged, or `–` if no run counted them.
     pub(super) fn waits_judged(&self) -> String {
-        of(self.judged_waits, self.waits)
+        share(self.judged_waits, self.waits)
     }
 
-    /// How long half of the hand-offs took that no fault disturbed, and nine in ten, and the
-    /// bounds; `–` if nobody has looked.
+    /// Formats the median and the 90th percentile of undisturbed hand-offs with their bounds, or
+    /// `–` if no run counted them.
     pub(super) fn promptness(&self) -> String {
         let mut newest_first = self.outcomes.iter().rev();
         let Some(bounds) = newest_first.find_map(|outcome| outcome.prompt.as_ref()) else {
@@ -174,7 +179,7 @@ impl<'a> Sum<'a> {
         self.outcomes.iter().filter(|outcome| outcome.is_clean()).count()
     }
 
-    /// The seeds that were run with the same settings on the same code.
+    /// Groups the seeds by settings and code.
     pub(super) fn by_settings(&self) -> Vec<(Origin<'a>, Vec<u64>)> {
         let mut groups: Vec<(Origin<'_>, Vec<u64>)> = Vec::new();
         for outcome in &self.outcomes {
@@ -187,7 +192,7 @@ impl<'a> Sum<'a> {
         groups
     }
 
-    /// The command that repeats one of these seeds.
+    /// Returns the command that repeats one of these seeds.
     pub(super) fn command(&self, settings: &Settings) -> String {
         let name = command_name(self.backend);
         format!("lock-campaign run {name} --seed SEED{}", settings.to_arguments())

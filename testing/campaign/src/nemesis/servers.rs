@@ -1,4 +1,4 @@
-//! Faults that hit what all clients share: servers, and locks behind the back of their holders.
+//! Faults of servers, and of locks that are removed while clients hold them.
 
 use std::time::Duration;
 
@@ -11,43 +11,51 @@ use lock_history::{Assumption, Trouble, UnderFault};
 use test_servers::{KeepData, Step};
 use tokio::task::block_in_place;
 
-use super::{Director, Failure, LOOK, QUIET_FOR};
-use crate::desk::lock_name;
-use crate::kind::{Kind, Offer, Scope};
+use super::{Failure, Nemesis, POLL_INTERVAL, RESUMES_WITHIN};
+use crate::kind::{FaultSupport, Kind, Scope};
+use crate::lock_names::lock_name;
 use crate::sites::{self, Removal};
 
-/// For how long somebody else is waited for who leads.
+/// The time for which the nemesis waits for another leader.
 const ELECTION: Duration = Duration::from_secs(15);
 
-/// For how long a leader goes on alone that is cut off before it is gone.
+/// The time for which a leader runs without a follower before it is stopped or killed.
 const ALONE: Duration = Duration::from_millis(500);
 
-impl Director {
-    /// Returns the locks that were hit; none, if all of them.
-    pub(super) async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
+impl Nemesis {
+    /// Injects a fault into servers or a lock. Returns the locks that it hit, none of them if it
+    /// hit all.
+    pub(super) async fn inject_shared_fault(
+        &self,
+        kind: Kind,
+        rng: &mut Rng,
+    ) -> Result<Vec<String>, Failure> {
         if matches!(kind, Kind::Evicted | Kind::Broken) {
             return self.remove_one(kind, rng).await;
         }
-        let span = self.span(rng);
-        let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
-        let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
+        let span = self.draw_span(rng);
+        let leader = if kind.needs_leader() { Some(self.await_leader().await?) } else { None };
+        let hit =
+            leader.and_then(|leader| block_in_place(|| self.site.affected_locks(kind, leader)));
         if let Some(locks) = &hit {
-            self.is_served(locks, self.office.traffic.grants_of(locks), "before it").await?;
+            let before = self.collector.traffic.grants_of(locks);
+            self.await_grants_of(locks, before, "before it").await?;
         }
         let fault = self.begin(kind, hit.clone());
         match kind {
             Kind::LeaderKilled | Kind::LeaderStopped => {
-                let leader = leader.ok_or("nobody leads")?;
-                // Who is back before is not replaced, and that has to be seen as well.
+                let leader = leader.ok_or("there is no leader")?;
+                // One in four leaders may return before it is replaced: that has to work as well.
                 let outlasts = rng.usize(..4) > 0;
                 self.hit_leader(kind, leader, span, outlasts).await?;
             }
             Kind::LeaderReplaced => {
-                self.replace_leader(leader.ok_or("nobody leads")?).await?;
+                self.replace_leader(leader.ok_or("there is no leader")?).await?;
             }
             Kind::ServerAged => self.age_server(span).await?,
             Kind::FollowerCut => {
-                let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
+                let heal = block_in_place(|| self.site.cut_follower());
+                let heal = heal.ok_or("there is no follower")?;
                 let lasted = self.last(self.site.scope(kind), span * 2).await;
                 block_in_place(heal);
                 lasted?;
@@ -56,41 +64,41 @@ impl Director {
                 if !block_in_place(|| self.site.move_slot()) {
                     return Err("no slot could be moved".into());
                 }
-                self.last(Scope::Nuisance, span).await?;
+                self.last(Scope::Partial, span).await?;
             }
-            kind if kind.is_of_two_members() => self.hit_two_members(kind, span, rng).await?,
-            kind if kind.is_of_a_member() => self.hit_member(kind, span, rng).await?,
+            kind if kind.hits_two_members() => self.hit_two_members(kind, span, rng).await?,
+            kind if kind.hits_one_member() => self.hit_member(kind, span, rng).await?,
             kind => self.hit_servers(kind, span, rng).await?,
         }
-        if let Offer::Breaks(assumption) = sites::offer(&*self.site, kind)
+        if let FaultSupport::Breaks(assumption) = sites::support(&*self.site, kind)
             && assumption.guards_exclusion()
             && kind != Kind::LeaderReplaced
         {
-            sleep(self.site.aftermath()).await;
+            sleep(self.site.recovery_time()).await;
             if matches!(kind, Kind::LeaderKilled | Kind::LeaderStopped) {
-                self.someone_leads().await?;
+                self.await_leader().await?;
             }
         }
         fault.heal();
         if matches!(kind, Kind::LeaderReplaced | Kind::ServerAged) {
-            self.each_lock_is_served().await?;
+            self.await_grant_of_each_lock().await?;
         }
         if matches!(kind, Kind::MemberRestarted | Kind::MemberEmptied) {
-            // Until whoever holds a lock has it there again: a minority may fail, and not one after
-            // the other.
+            // Waits until the member has the current holds again. A minority may fail at a time:
+            // the next failed member must not add to this one.
             sleep(self.lease() * 3).await;
         }
         Ok(hit.unwrap_or_default())
     }
 
-    /// Notes a fault of servers that hits all locks, or these.
+    /// Records the start of a fault that hits `locks`, or all of them.
     fn begin(&self, kind: Kind, locks: Option<Vec<String>>) -> UnderFault {
         let mut fault = self.recorder().fault(Trouble::Other(kind.name()));
-        if let Some(assumption) = sites::offer(&*self.site, kind).breaks() {
+        if let Some(assumption) = sites::support(&*self.site, kind).broken_assumption() {
             fault = fault.breaks(assumption);
         }
-        if kind.is_of_a_member() {
-            // The others make a majority.
+        if kind.hits_one_member() {
+            // The other members are a majority.
             fault = fault.hidden();
         }
         if let Some(locks) = locks {
@@ -99,7 +107,7 @@ impl Director {
         fault.begin()
     }
 
-    /// All of them.
+    /// Stops, fills or restarts all servers, or steps their clock.
     async fn hit_servers(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
         let servers = self.site.servers();
         match kind {
@@ -110,22 +118,21 @@ impl Director {
                 lasted
             }
             Kind::ServerFull => {
-                block_in_place(|| self.site.fill(true));
+                block_in_place(|| self.site.set_full(true));
                 let lasted = self.last(Scope::Outage, span).await;
-                block_in_place(|| self.site.fill(false));
+                block_in_place(|| self.site.set_full(false));
                 lasted
             }
             Kind::ServerClockStepped => {
                 let by = self.lease().mul_f64(0.2 + 3.0 * rng.f64());
                 self.site.step_clock(Step::Forward(by));
-                let lasted = self.last(Scope::Nuisance, span).await;
+                let lasted = self.last(Scope::Partial, span).await;
                 self.site.step_clock(Step::Back(by));
                 lasted?;
-                // Leases that were granted before the step back last longer by it.
+                // Leases that were granted before the step back last this much longer.
                 sleep(by).await;
                 Ok(())
             }
-            // They are started anew.
             kind => {
                 block_in_place(|| servers.iter().for_each(|server| server.kill()));
                 self.last(Scope::Outage, span / 4).await?;
@@ -139,7 +146,7 @@ impl Director {
         }
     }
 
-    /// For a while, or until another one leads.
+    /// Kills or stops the leader, for a while or until it is replaced, and brings it back.
     async fn hit_leader(
         &self,
         kind: Kind,
@@ -147,7 +154,7 @@ impl Director {
         span: Duration,
         outlasts: bool,
     ) -> Result<(), Failure> {
-        let alone = self.site.cuts_leaders_off_first();
+        let alone = self.site.isolates_leaders_first();
         let heal = block_in_place(|| alone.then(|| self.site.cut_follower()).flatten());
         if heal.is_some() {
             self.last(Scope::Outage, ALONE).await?;
@@ -157,7 +164,7 @@ impl Director {
             block_in_place(|| servers[leader].kill());
             let lasted = self.last(Scope::Outage, span).await;
             if outlasts {
-                self.is_replaced(leader).await;
+                self.await_replacement(leader).await;
             }
             block_in_place(|| servers[leader].restart(KeepData::Yes));
             lasted
@@ -165,7 +172,7 @@ impl Director {
             block_in_place(|| servers[leader].stop());
             let lasted = self.last(Scope::Outage, span * 2).await;
             if outlasts {
-                self.is_replaced(leader).await;
+                self.await_replacement(leader).await;
             }
             block_in_place(|| servers[leader].cont());
             lasted
@@ -174,62 +181,61 @@ impl Director {
             block_in_place(heal);
         }
         lasted?;
-        self.someone_leads().await.map(drop)
+        self.await_leader().await.map(drop)
     }
 
-    /// By hand, while clients go on.
+    /// Replaces the leader by an operator's request, while clients run.
     async fn replace_leader(&self, leader: usize) -> Result<(), Failure> {
-        let deadline = Moment::now() + QUIET_FOR;
+        let deadline = Moment::now() + RESUMES_WITHIN;
         while !block_in_place(|| self.site.has_replaced(leader)) {
             if deadline.has_passed() {
-                return Err("nobody could be made the leader".into());
+                return Err("no server could be made the leader".into());
             }
-            // One that is under way is not begun again, and one that was given up is.
+            // Does nothing while a replacement runs, and starts again one that was abandoned.
             block_in_place(|| self.site.replace_leader(leader));
             sleep(Duration::from_millis(50)).await;
         }
-        if self.site.cuts_leaders_off_first() {
-            // Without a replica it gives no lock.
-            self.someone_leads().await?;
+        if self.site.isolates_leaders_first() {
+            // A leader without a replica grants no locks.
+            self.await_leader().await?;
         }
-        self.resumes();
-        self.someone_leads().await.map(drop)
+        self.record_resumption();
+        self.await_leader().await.map(drop)
     }
 
-    /// Kills the server, and starts it again with the data that it had a while before.
+    /// Keeps the server's data, kills it after `span`, and restarts it with the kept data.
     async fn age_server(&self, span: Duration) -> Result<(), Failure> {
         let server = *self.site.servers().first().ok_or("there is no server")?;
-        let put_back = block_in_place(|| self.site.keep_data()).ok_or("it keeps no data")?;
-        self.last(Scope::Nuisance, span).await?;
+        let put_back = block_in_place(|| self.site.snapshot_data()).ok_or("it keeps no data")?;
+        self.last(Scope::Partial, span).await?;
         block_in_place(|| {
             server.kill();
             put_back();
             server.restart(KeepData::Yes);
         });
-        self.resumes();
+        self.record_resumption();
         Ok(())
     }
 
-    /// Notes that a server takes writes again, perhaps with older data.
-    fn resumes(&self) {
+    /// Records that a server accepts writes again, perhaps with older data.
+    fn record_resumption(&self) {
         self.recorder().fault(Trouble::Resumes).begin().heal();
     }
 
-    /// Waits for a grant of each lock: one that stands still is not taken for one under the next
-    /// fault.
-    async fn each_lock_is_served(&self) -> Result<(), Failure> {
-        for number in 0..self.office.locks() {
+    /// Waits for a grant of each lock, so that a standstill is not attributed to the next fault.
+    async fn await_grant_of_each_lock(&self) -> Result<(), Failure> {
+        for number in 0..self.collector.locks() {
             let lock = [lock_name(number)];
-            let before = self.office.traffic.grants_of(&lock);
-            let is_served = || self.office.traffic.grants_of(&lock) > before;
-            self.until(is_served).await.map_err(|()| {
-                format!("minimum traffic: no grant of {} in {QUIET_FOR:?} afterwards", lock[0])
+            let before = self.collector.traffic.grants_of(&lock);
+            let is_granted = || self.collector.traffic.grants_of(&lock) > before;
+            self.poll_until(is_granted).await.map_err(|()| {
+                format!("minimum traffic: no grant of {} in {RESUMES_WITHIN:?} afterwards", lock[0])
             })?;
         }
         Ok(())
     }
 
-    /// Two of three members, so that no majority is left.
+    /// Stops or kills two of three members, so that no majority is left, and brings them back.
     async fn hit_two_members(
         &self,
         kind: Kind,
@@ -239,42 +245,44 @@ impl Director {
         let mut members = self.site.members(kind);
         rng.shuffle(&mut members);
         let Some(two) = members.get(..2) else {
-            return Err("no two members are fit for it".into());
+            return Err("there are no two members to suspend".into());
         };
         let is_stop = kind == Kind::TwoStopped;
-        let each =
-            |what: fn(&dyn ServerProcess)| block_in_place(|| two.iter().for_each(|one| what(*one)));
-        each(if is_stop { |one| one.stop() } else { |one| one.kill() });
+        let on_both = |action: fn(&dyn ServerProcess)| {
+            block_in_place(|| two.iter().for_each(|one| action(*one)));
+        };
+        on_both(if is_stop { |one| one.stop() } else { |one| one.kill() });
         let lasted = self.last(Scope::Outage, span).await;
-        each(if is_stop { |one| one.cont() } else { |one| one.restart(KeepData::Yes) });
+        on_both(if is_stop { |one| one.cont() } else { |one| one.restart(KeepData::Yes) });
         lasted
     }
 
-    /// One of several servers that know nothing of each other; the others make a majority.
+    /// Cuts off, stops or restarts one of several independent servers. The others are a majority.
     async fn hit_member(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
         if kind == Kind::MemberCut {
-            let way = rng.choice(self.site.ways()).ok_or("there are no members")?;
-            way.set(Fault::BlackHole);
-            let lasted = self.last(Scope::Nuisance, span * 2).await;
-            way.heal();
+            let proxy = rng.choice(self.site.member_proxies()).ok_or("there are no members")?;
+            proxy.set(Fault::BlackHole);
+            let lasted = self.last(Scope::Partial, span * 2).await;
+            proxy.heal();
             return lasted;
         }
-        let member = rng.choice(self.site.members(kind)).ok_or("no member is fit for it")?;
+        let member = rng.choice(self.site.members(kind)).ok_or("there is no member for it")?;
         if kind == Kind::MemberStopped {
             block_in_place(|| member.stop());
-            let lasted = self.last(Scope::Nuisance, span * 2).await;
+            let lasted = self.last(Scope::Partial, span * 2).await;
             block_in_place(|| member.cont());
             return lasted;
         }
         let keep = if kind == Kind::MemberEmptied { KeepData::No } else { KeepData::Yes };
         block_in_place(|| member.kill());
-        let lasted = self.last(Scope::Nuisance, span).await;
+        let lasted = self.last(Scope::Partial, span).await;
         block_in_place(|| member.restart(keep));
         lasted
     }
 
-    /// Waits until another server leads: for a while, since an election may find nobody fit.
-    async fn is_replaced(&self, leader: usize) {
+    /// Waits until another server leads. Returns after [`ELECTION`] in any case: an election may
+    /// find no eligible server.
+    async fn await_replacement(&self, leader: usize) {
         let deadline = Moment::now() + ELECTION;
         while !block_in_place(|| self.site.has_replaced(leader)) {
             if deadline.has_passed() {
@@ -282,33 +290,34 @@ impl Director {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        // Without a replica, who waits for one goes on later.
-        if !self.site.cuts_leaders_off_first() {
-            self.resumes();
+        // A new leader that waits for a replica does not accept writes yet.
+        if !self.site.isolates_leaders_first() {
+            self.record_resumption();
         }
     }
 
-    /// Which server leads, once one does.
-    async fn someone_leads(&self) -> Result<usize, Failure> {
-        let deadline = Moment::now() + QUIET_FOR;
+    /// Waits until a server leads, and returns its index.
+    async fn await_leader(&self) -> Result<usize, Failure> {
+        let deadline = Moment::now() + RESUMES_WITHIN;
         loop {
             if let Some(leader) = block_in_place(|| self.site.leader()) {
                 return Ok(leader);
             }
             if deadline.has_passed() {
-                return Err("nobody leads any more".into());
+                return Err("no server leads".into());
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// One lock that is held is removed, by an operator or behind everybody's back.
+    /// Removes a held lock: an operator breaks it, or it is deleted on the server. Returns its
+    /// name.
     async fn remove_one(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
-        let _undisturbed =
-            if self.has_leases { None } else { Some(self.undisturbed.write().await) };
-        let deadline = Moment::now() + QUIET_FOR;
+        let _no_client_faults =
+            if self.has_leases { None } else { Some(self.client_faults.write().await) };
+        let deadline = Moment::now() + RESUMES_WITHIN;
         loop {
-            let lock = lock_name(rng.usize(..self.office.locks()));
+            let lock = lock_name(rng.usize(..self.collector.locks()));
             let name = lock.clone();
             let fault = self.recorder().fault(Trouble::Other(kind.name()));
             let fault = fault.lock(&name).breaks(Assumption::A3).begin();
@@ -317,43 +326,43 @@ impl Director {
                 Kind::Evicted => block_in_place(|| self.site.evict(&name)),
                 _ => self.break_lock(&name).await,
             };
-            self.close(removed, fault).await;
-            if removed == Removal::Done {
-                // The holder believes in its lock until its next renewal, or its deadline.
-                self.last(Scope::Nuisance, self.terms.ttl * 2).await?;
+            self.record_removal(removed, fault).await;
+            if removed == Removal::Removed {
+                // The holder treats the lock as held until its next renewal or its deadline.
+                self.last(Scope::Partial, self.params.ttl * 2).await?;
                 return Ok(vec![lock]);
             }
             if deadline.has_passed() {
-                return Err(format!("no lock could be removed in {QUIET_FOR:?}"));
+                return Err(format!("no lock could be removed in {RESUMES_WITHIN:?}"));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// What became of the removal that `fault` stands for.
-    pub(super) async fn close(&self, removed: Removal, fault: UnderFault) {
+    /// Records the result of the removal that is recorded as `fault`.
+    pub(super) async fn record_removal(&self, removed: Removal, fault: UnderFault) {
         match removed {
-            Removal::Done => fault.has_removed(),
-            Removal::Nothing => fault.never_happened(),
+            Removal::Removed => fault.has_removed(),
+            Removal::NotFound => fault.never_happened(),
             Removal::Unknown => {
-                // It may land until its holder has gone by itself.
-                sleep(self.terms.timeout + self.lease()).await;
+                // The removal may take effect until the hold has ended by itself.
+                sleep(self.params.timeout + self.lease()).await;
                 fault.heal();
             }
         }
     }
 
+    /// Breaks a lock as an operator does: inspects it, and ends the hold of the inspected owner.
     pub(super) async fn break_lock(&self, name: &LockName) -> Removal {
-        let bounded = |span| tokio::time::timeout(span, self.operator.inspect(name));
-        let Ok(Ok(seen)) = bounded(self.terms.timeout).await else { return Removal::Nothing };
+        let inspection = tokio::time::timeout(self.params.timeout, self.operator.inspect(name));
+        let Ok(Ok(seen)) = inspection.await else { return Removal::NotFound };
         let Some(owner) = seen.holders.first().and_then(|holder| holder.owner) else {
-            return Removal::Nothing;
+            return Removal::NotFound;
         };
-        // Whoever it is by then: it names the holder that was seen.
         let breaking = self.operator.break_lock(name, &owner);
-        match tokio::time::timeout(self.terms.timeout, breaking).await {
-            Ok(Ok(true)) => Removal::Done,
-            Ok(Ok(false)) => Removal::Nothing,
+        match tokio::time::timeout(self.params.timeout, breaking).await {
+            Ok(Ok(true)) => Removal::Removed,
+            Ok(Ok(false)) => Removal::NotFound,
             _ => Removal::Unknown,
         }
     }
