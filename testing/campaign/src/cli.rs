@@ -242,8 +242,8 @@ fn choose<'a>(
     Ok((BackendSpec { name, start, connect: sites::connect }, Some(text)))
 }
 
-/// Returns a name for the results of the servers of a URL. It has a hash (FNV-1a) of the URL without
-/// the user and the password before the `@`.
+/// Returns a name for the results of the servers of a URL. It has a hash (FNV-1a) of the URL,
+/// without the user and the password before the `@`.
 fn remote_name(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find(['/', '?']).unwrap_or(rest.len());

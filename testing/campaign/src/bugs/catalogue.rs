@@ -131,8 +131,9 @@ pub const ALL: &[Bug] = &[
     bug("RoundsShortLeasesToForever", "a lease below a second never ends", Law("10.2")),
     bug("ShowsOwners", "an error shows an owner id", Law("11.1")),
     bug("KeepsTheWholeLease", "a minimum hold lasts as long as the lease", Law("4.6")),
-    // These end a wait or a hold slightly late or early, within the allowance of a run for the load
-    // of the machine, or need a batch, a late packet or a removal at a precise moment.
+    // Some of these end a wait or a hold slightly late or early, within the allowance of a run for
+    // the load of the machine. The others need a batch, a late packet or a removal at a precise
+    // moment.
     bug("AnswersOutOfOrder", "a batch of renewals is answered in another order", Law("2.5")),
     bug("LeavesNextToNothing", "a grant leaves almost none of its lease", Law("2.6")),
     bug("NotifiesNoLoss", "no holder is notified of a removal", Law("3.3")),

@@ -1,9 +1,9 @@
 //! Planted bugs: known bugs of lock libraries, each of which a check must detect.
 //!
-//! A bug that a wrapper around a correct backend can imitate is planted in the clients of a run,
-//! where the campaign must detect it, or is given to the check of a law. A bug inside core or a
-//! backend's protocol is a mutant: `scripts/mutants` plants it in a copy of the code, and a test
-//! must fail.
+//! A wrapper around a correct backend imitates a bug if it can. The bug is then planted in the
+//! clients of a run, where the campaign must detect it, or is given to the check of a law. A bug
+//! inside core or a backend's protocol is a mutant: `scripts/mutants` plants it in a copy of the
+//! code, and a test must fail.
 
 mod catalogue;
 mod finding;

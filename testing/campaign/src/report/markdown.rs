@@ -85,7 +85,8 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     }
     text += "* planted bugs: `lock-campaign bugs --out docs/campaign`; with `--anew`, also those with a current finding\n\
         * this page: `lock-campaign report docs/campaign --markdown docs/campaign.md`\n\n\
-        `lock-campaign` is `cargo run --release -p lock-campaign --`; `--out docs/campaign` adds a run to this page.\n";
+        `lock-campaign` is `cargo run --release -p lock-campaign --`. The option `--out docs/campaign` adds\n\
+        a run to this page.\n";
     text
 }
 

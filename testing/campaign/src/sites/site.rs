@@ -163,8 +163,8 @@ pub trait Site: Send + Sync {
         true
     }
 
-    /// Returns true if a leader that is to be stopped or killed first continues for a moment
-    /// [without its follower](Self::cut_follower): locks that it grants then are lost with it.
+    /// Returns true if the campaign [cuts off the follower](Self::cut_follower) for a moment before
+    /// it stops or kills a leader. Locks that the leader grants in this time are lost with it.
     fn isolates_leaders_first(&self) -> bool {
         false
     }
