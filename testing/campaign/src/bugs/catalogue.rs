@@ -138,6 +138,7 @@ pub const ALL: &[Bug] = &[
     bug("LeavesNextToNothing", "a grant leaves almost none of its lease", Law("2.6")),
     bug("NotifiesNoLoss", "no holder is notified of a removal", Law("3.3")),
     bug("ReleasesAtTheDeadline", "a lost lock is released at its deadline", Law("3.4")),
+    bug("WatchesWithoutYielding", "a loss watch blocks its thread after a release", Law("3.5")),
     bug("ForgetsFormerHolders", "a late attempt is granted after a while", Law("4.5")),
     bug("CachesContention", "contention is answered from a cache", Law("6.1")),
     bug("QueuesTries", "a try without waiting is queued", Law("6.5")),
