@@ -28,6 +28,41 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::{Error, ErrorKind};
 
+/// Implements `TryFrom` of a [`Url`], a `&str` and a `String` for the configuration of a backend.
+///
+/// The type has the functions `new(&str)` and `of(&mut Url)`, which takes the options that it
+/// knows. Other options are errors.
+#[macro_export]
+macro_rules! config_from_url {
+    ($config:ty) => {
+        impl TryFrom<$crate::url::Url> for $config {
+            type Error = $crate::Error;
+
+            fn try_from(mut url: $crate::url::Url) -> Result<Self, $crate::Error> {
+                let config = Self::of(&mut url)?;
+                url.no_more_options()?;
+                Ok(config)
+            }
+        }
+
+        impl TryFrom<&str> for $config {
+            type Error = $crate::Error;
+
+            fn try_from(url: &str) -> Result<Self, $crate::Error> {
+                Self::new(url)
+            }
+        }
+
+        impl TryFrom<String> for $config {
+            type Error = $crate::Error;
+
+            fn try_from(url: String) -> Result<Self, $crate::Error> {
+                Self::new(&url)
+            }
+        }
+    };
+}
+
 /// A URL, taken apart.
 #[derive(Clone)]
 pub struct Url {

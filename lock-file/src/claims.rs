@@ -215,10 +215,10 @@ impl Drop for WaitStateGuard<'_> {
 
 /// The locks held through one backend.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<Table>);
+pub(crate) struct Claims(Mutex<ClaimTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct ClaimTable {
     held: HashMap<OwnerId, Entry>,
     /// Number of the last ticket that was handed out. Counted for the whole table: were it counted
     /// by owner, a ticket of an earlier hold could have the number of a later hold of the same
@@ -230,7 +230,7 @@ struct Table {
     tombstones: VecDeque<(Moment, OwnerId)>,
 }
 
-impl Table {
+impl ClaimTable {
     /// Puts a state back. Returns those that have expired, to be dropped outside of the lock.
     fn put_back(
         &mut self,
@@ -341,7 +341,7 @@ impl Claims {
         Some((entry.held, entry.token))
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ClaimTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,10 +27,10 @@ const MAX: usize = 64;
 
 /// The files of one backend.
 #[derive(Debug, Default)]
-pub(crate) struct OpenFiles(Mutex<Table>);
+pub(crate) struct OpenFiles(Mutex<FileTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct FileTable {
     files: HashMap<LockName, (LockFile, Written)>,
     /// The process that has locked them.
     process: u32,
@@ -80,12 +80,12 @@ impl OpenFiles {
         !std::mem::take(&mut self.table().files).is_empty()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, FileTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl FileTable {
     /// Closes the files that another process may lock: the parent of this one.
     fn leave_to_others(&mut self, process: u32) {
         if self.process != process {

@@ -124,32 +124,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// As [`new`](Config::new), for a URL whose other options were taken out of it.
-impl TryFrom<Url> for Config {
-    type Error = Error;
-
-    fn try_from(mut url: Url) -> Result<Self, Error> {
-        let config = Self::of(&mut url)?;
-        url.no_more_options()?;
-        Ok(config)
-    }
-}
-
-impl TryFrom<&str> for Config {
-    type Error = Error;
-
-    fn try_from(url: &str) -> Result<Self, Error> {
-        Self::new(url)
-    }
-}
-
-impl TryFrom<String> for Config {
-    type Error = Error;
-
-    fn try_from(url: String) -> Result<Self, Error> {
-        Self::new(&url)
-    }
-}
+lock_core::config_from_url!(Config);
 
 fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::Invalid, why)

@@ -176,32 +176,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Reads a URL as [`new`](Config::new) does, without the options that were taken out of it.
-impl TryFrom<Url> for Config {
-    type Error = Error;
-
-    fn try_from(mut url: Url) -> Result<Self, Error> {
-        let config = Self::of(&mut url)?;
-        url.no_more_options()?;
-        Ok(config)
-    }
-}
-
-impl TryFrom<&str> for Config {
-    type Error = Error;
-
-    fn try_from(url: &str) -> Result<Self, Error> {
-        Self::new(url)
-    }
-}
-
-impl TryFrom<String> for Config {
-    type Error = Error;
-
-    fn try_from(url: String) -> Result<Self, Error> {
-        Self::new(&url)
-    }
-}
+lock_core::config_from_url!(Config);
 
 /// Returns the credentials in the form of the scheme `digest`.
 fn checked_credentials((user, password): (String, String)) -> Result<String, Error> {

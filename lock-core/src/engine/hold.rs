@@ -24,7 +24,7 @@ use crate::policy::HoldPolicy;
 use crate::token::FencingToken;
 
 /// The state that all acquisitions of a locker share.
-pub(crate) type Engine = super::shared::Engine<Hold>;
+pub(crate) type Engine = super::shared::SharedEngine<Hold>;
 
 /// The head of a local queue.
 pub(crate) type Head = QueueHead<<Hold as Held>::Handover>;

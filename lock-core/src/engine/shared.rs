@@ -39,7 +39,7 @@ pub(crate) trait Held: Scheduled + fmt::Debug {
 /// One backend and everything that its locks have in common. Lives as long as its lockers, locks
 /// and guards.
 #[derive(Debug)]
-pub(crate) struct Engine<H: Held> {
+pub(crate) struct SharedEngine<H: Held> {
     pub(crate) backend: Arc<dyn Backend>,
     /// The capabilities of the backend, as far as the settings leave them.
     pub(crate) caps: Capabilities,
@@ -74,7 +74,7 @@ pub(crate) struct Settings {
     pub(crate) local_handovers: u8,
 }
 
-impl<H: Held> Engine<H> {
+impl<H: Held> SharedEngine<H> {
     pub(crate) fn new(backend: Arc<dyn Backend>, settings: Settings) -> Self {
         let mut caps = backend.capabilities();
         let has_server_queue = caps.order == Order::Fifo;
@@ -263,7 +263,7 @@ impl<H: Held> Engine<H> {
     }
 }
 
-impl<H: Held> Drop for Engine<H> {
+impl<H: Held> Drop for SharedEngine<H> {
     fn drop(&mut self) {
         let executor = self.executor.get().cloned().or_else(|| self.given());
         match executor.is_some_and(|it| it.is_gone()) {
