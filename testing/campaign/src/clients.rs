@@ -1,4 +1,4 @@
-//! The clients of a run: started, stopped, killed, replaced.
+//! The clients of a run: starts, stops, kills and replaces them.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,39 +19,40 @@ use nix::unistd::Pid;
 use test_servers::{Clock, has_stopped, spawn_bound};
 
 use crate::collector::Collector;
+use crate::orders::{ClientConfig, Order};
 use crate::sites::Site;
-use crate::worker::{self, Duty, Order};
+use crate::worker;
 
-/// How long a client may take to come up: its server may be away meanwhile.
+/// The time within which a client starts its work: its server may be down meanwhile.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
-/// How long it may take to do what it is told.
+/// The time within which a client obeys an order.
 const OBEYS_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a client takes to stop, unless a child holds it up.
+/// The time within which a client stops, unless a child delays it.
 const STOPS_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long a child may take from its fork to its exec.
+/// The time that a child takes from its fork to its exec.
 const EXECS_WITHIN: Duration = Duration::from_millis(10);
 
-/// One place in the clients: who has it may be killed, and the next one takes it.
+/// A slot for one client at a time. A client that was killed is replaced by the next one.
 pub(crate) struct ClientSlot {
     number: usize,
-    /// How many have had this place.
-    turn: u64,
-    duty: Duty,
+    /// The number of clients that the slot has had.
+    generation: u64,
+    config: ClientConfig,
     collector: Arc<Collector>,
     program: Program,
-    /// Its ways to the servers.
-    pub(crate) lines: Vec<Proxy>,
+    /// The proxies between its clients and the servers.
+    pub(crate) proxies: Vec<Proxy>,
     clock: Option<Clock>,
     client: Option<Client>,
 }
 
-/// What a client is.
+/// The program that a client runs.
 #[derive(Clone)]
 pub(crate) enum Program {
-    /// The program that runs now, as a process that is told which backend it is for.
+    /// Another process of this program, with the name of the backend as an argument.
     Process { target: String },
     /// A thread with this backend.
     Thread(Arc<dyn Backend>),
@@ -61,8 +62,8 @@ struct Client {
     host: String,
     body: Body,
     orders: UnixStream,
-    said: mpsc::Receiver<String>,
-    served: JoinHandle<io::Result<()>>,
+    events: mpsc::Receiver<String>,
+    connection: JoinHandle<io::Result<()>>,
 }
 
 enum Body {
@@ -72,34 +73,35 @@ enum Body {
 
 impl fmt::Debug for ClientSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientSlot({}.{})", self.number, self.turn)
+        write!(f, "ClientSlot({}.{})", self.number, self.generation)
     }
 }
 
 impl ClientSlot {
-    /// A place with ways of its own to the servers of `site`, and nobody there yet.
+    /// Creates an empty slot, with its own proxies to the servers of `site`.
     pub(crate) fn new(
         number: usize,
-        duty: Duty,
+        config: ClientConfig,
         collector: &Arc<Collector>,
         site: &dyn Site,
         program: Program,
         with_clock: bool,
     ) -> io::Result<Self> {
-        let lines = site.client_proxies(number)?;
-        let through: Vec<SocketAddr> = lines.iter().map(Proxy::addr).collect();
-        let duty = Duty { url: site.url(&through), ..duty };
+        let proxies = site.client_proxies(number)?;
+        let through: Vec<SocketAddr> = proxies.iter().map(Proxy::addr).collect();
+        let config = ClientConfig { url: site.url(&through), ..config };
         let clock = with_clock.then(Clock::new).transpose().map_err(io::Error::other)?;
         let collector = Arc::clone(collector);
-        Ok(Self { number, turn: 0, duty, collector, program, lines, clock, client: None })
+        let client = None;
+        Ok(Self { number, generation: 0, config, collector, program, proxies, clock, client })
     }
 
-    /// The name of the place: that of each who has it begins with it.
+    /// Returns the name of the slot, with which the names of its clients begin.
     pub(crate) fn name(&self) -> String {
         format!("p{}", self.number)
     }
 
-    /// The name of who has the place, in the history.
+    /// Returns the name of the current client in the history.
     pub(crate) fn host(&self) -> &str {
         self.client.as_ref().map_or("", |client| &client.host)
     }
@@ -108,29 +110,30 @@ impl ClientSlot {
         self.clock.as_ref()
     }
 
-    /// Puts a new client there; [`ready`](Self::ready) waits for it.
+    /// Starts a new client in the slot. [`ready`](Self::ready) waits for it.
     pub(crate) fn start(&mut self) -> io::Result<()> {
-        self.turn += 1;
-        let host = format!("p{}.{}", self.number, self.turn);
-        let draw = self.duty.draw.wrapping_add(self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let duty = Duty { host: host.clone(), draw, ..self.duty.clone() };
-        let (link, its_desk) = UnixStream::pair()?;
-        let (orders, its_orders) = UnixStream::pair()?;
-        let (say, said) = mpsc::channel();
+        self.generation += 1;
+        let host = format!("p{}.{}", self.number, self.generation);
+        let step = self.generation.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let draw = self.config.draw.wrapping_add(step);
+        let config = ClientConfig { host: host.clone(), draw, ..self.config.clone() };
+        let (connection, client_connection) = UnixStream::pair()?;
+        let (orders, client_orders) = UnixStream::pair()?;
+        let (event_sender, events) = mpsc::channel();
         let body = match &self.program {
             Program::Thread(backend) => {
                 let backend = Arc::clone(backend);
-                let live = move || worker::thread(duty, backend, its_desk, its_orders);
-                Body::Thread(std::thread::Builder::new().name(host.clone()).spawn(live)?)
+                let run = move || worker::thread(config, backend, client_connection, client_orders);
+                Body::Thread(std::thread::Builder::new().name(host.clone()).spawn(run)?)
             }
             Program::Process { target } => {
-                let duty = serde_json::to_string(&duty)?;
+                let config = serde_json::to_string(&config)?;
                 let child = spawn_bound(std::env::current_exe()?, |command| {
-                    command.args(["client", target, &duty]);
-                    // With its own children, which are stopped and killed with it.
+                    command.args(["client", target, &config]);
+                    // A group for the client and its children, so that signals reach all of them.
                     command.process_group(0);
-                    command.stdin(Stdio::from(OwnedFd::from(its_orders)));
-                    command.stdout(Stdio::from(OwnedFd::from(its_desk)));
+                    command.stdin(Stdio::from(OwnedFd::from(client_orders)));
+                    command.stdout(Stdio::from(OwnedFd::from(client_connection)));
                     if let Some(clock) = &self.clock {
                         clock.give_to(command);
                     }
@@ -138,51 +141,52 @@ impl ClientSlot {
                 Body::Process(child.map_err(io::Error::other)?)
             }
         };
-        let served = self.collector.serve(link, say);
-        self.client = Some(Client { host, body, orders, said, served });
+        let connection = self.collector.serve(connection, event_sender);
+        self.client = Some(Client { host, body, orders, events, connection });
         Ok(())
     }
 
-    /// Waits until the client is at work.
+    /// Waits until the client has started its work.
     pub(crate) fn ready(&self) -> io::Result<()> {
-        self.hears("ready", READY_WITHIN)
+        self.wait_for("ready", READY_WITHIN)
     }
 
-    /// Waits until the client has said `word`.
-    pub(crate) fn hears(&self, word: &str, within: Duration) -> io::Result<()> {
+    /// Waits until the client reports `event`. Fails if it reports another one, or none in time.
+    pub(crate) fn wait_for(&self, event: &str, within: Duration) -> io::Result<()> {
         let client = self.client()?;
-        let said = client.said.recv_timeout(within);
-        match said {
-            Ok(said) if said == word => Ok(()),
-            Ok(other) => Err(io::Error::other(format!("{} said {other:?}", client.host))),
-            Err(error) => {
-                Err(io::Error::other(format!("{} has not said {word:?}: {error}", client.host)))
-            }
-        }
+        let host = &client.host;
+        let failure = match client.events.recv_timeout(within) {
+            Ok(reported) if reported == event => return Ok(()),
+            Ok(other) => format!("{host} reported {other:?} instead of {event:?}"),
+            Err(error) => format!("{host} has not reported {event:?}: {error}"),
+        };
+        Err(io::Error::other(failure))
     }
 
+    /// Sends an order to the client.
     pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
         writeln!(&self.client()?.orders, "{}", order.to_line())
     }
 
-    /// Blocks its application; returns when it is blocked.
+    /// Blocks the client's executor, and waits until it is blocked.
     pub(crate) fn freeze(&self) -> io::Result<()> {
         self.order(&Order::Freeze)?;
-        self.hears("frozen", OBEYS_WITHIN)
+        self.wait_for("frozen", OBEYS_WITHIN)
     }
 
-    /// Lets its application run again.
+    /// Unblocks the client's executor.
     pub(crate) fn thaw(&self) -> io::Result<()> {
         self.order(&Order::Thaw)?;
-        self.hears("thawed", OBEYS_WITHIN)
+        self.wait_for("thawed", OBEYS_WITHIN)
     }
 
-    /// True for a thread, all of which runs on one runtime: to block that stops it.
+    /// Returns true if clients are threads. A thread runs all of its client on one runtime, so
+    /// blocking that runtime stops the client.
     fn is_thread(&self) -> bool {
         matches!(self.program, Program::Thread(_))
     }
 
-    /// SIGSTOP, to its children as well; returns when it has stopped.
+    /// Stops the client and its children with SIGSTOP, and waits until the client has stopped.
     pub(crate) fn stop(&self) -> io::Result<()> {
         if self.is_thread() {
             return self.freeze();
@@ -193,8 +197,8 @@ impl ClientSlot {
             if deadline.has_passed() {
                 return Err(io::Error::other(format!("{} does not stop", self.host())));
             }
-            // A child between its fork and its exec was stopped as well, and the client, which
-            // waits for that exec, cannot stop before.
+            // The signal may have stopped a child between its fork and its exec. The client waits
+            // for that exec and cannot stop before it.
             self.signal(Signal::SIGCONT)?;
             let _ = has_stopped(pid, EXECS_WITHIN);
             self.signal(Signal::SIGSTOP)?;
@@ -202,7 +206,7 @@ impl ClientSlot {
         Ok(())
     }
 
-    /// SIGCONT.
+    /// Continues a client that was stopped.
     pub(crate) fn cont(&self) -> io::Result<()> {
         if self.is_thread() {
             return self.thaw();
@@ -215,13 +219,14 @@ impl ClientSlot {
         let Body::Process(child) = &client.body else {
             return Err(io::Error::other("a thread gets no signals"));
         };
-        // Not waited for yet, so that the id is still its own.
+        // The child is not reaped yet, so no other process has its id.
         let pid = Pid::from_raw(child.id().cast_signed());
         killpg(pid, signal)?;
         Ok(pid)
     }
 
-    /// SIGKILL; returns when all that it said has been taken down. Fails if it was dead already.
+    /// Kills the client with SIGKILL, and waits until the collector has handled all its lines.
+    /// Fails if the client had ended before.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         match self.client.as_ref().map(|client| &client.body) {
             Some(Body::Process(_)) => drop(self.signal(Signal::SIGKILL)?),
@@ -230,20 +235,19 @@ impl ClientSlot {
         }
         let Some(client) = self.client.take() else { return Ok(()) };
         let host = client.host.clone();
-        let ended = client.has_ended(|status| status.signal() == Some(Signal::SIGKILL as i32));
-        self.collector.traffic.is_gone(&host);
+        let ended = client.join(|status| status.signal() == Some(Signal::SIGKILL as i32));
+        self.collector.traffic.remove_client(&host);
         ended
     }
 
-    /// Waits for the end of a client that was told to quit.
-    pub(crate) fn quit(&mut self, within: Duration) -> io::Result<()> {
+    /// Waits until the client, which was ordered to quit, has ended.
+    pub(crate) fn wait_for_exit(&mut self, within: Duration) -> io::Result<()> {
         let Some(client) = self.client.take() else { return Ok(()) };
-        let late = || io::Error::other(format!("{} does not end", client.host));
-        match client.said.recv_timeout(within) {
-            // Its link has been left: nobody can say anything there any more.
-            Err(mpsc::RecvTimeoutError::Disconnected) => client.has_ended(ExitStatus::success),
+        match client.events.recv_timeout(within) {
+            // The client has closed its link.
+            Err(mpsc::RecvTimeoutError::Disconnected) => client.join(ExitStatus::success),
             _ => {
-                let late = late();
+                let late = io::Error::other(format!("{} does not end", client.host));
                 self.client = Some(client);
                 Err(late)
             }
@@ -256,17 +260,18 @@ impl ClientSlot {
 }
 
 impl Client {
-    /// Waits for its end, which has to be as it should.
-    fn has_ended(self, is_right: impl Fn(&ExitStatus) -> bool) -> io::Result<()> {
-        let wrong = match self.body {
+    /// Waits until the client and its connection have ended. Fails if the process has another exit
+    /// status than `is_expected` accepts, or if a thread has panicked.
+    fn join(self, is_expected: impl Fn(&ExitStatus) -> bool) -> io::Result<()> {
+        let unexpected = match self.body {
             Body::Process(mut child) => {
                 let status = child.wait()?;
-                (!is_right(&status)).then(|| status.to_string())
+                (!is_expected(&status)).then(|| status.to_string())
             }
             Body::Thread(thread) => thread.join().is_err().then(|| "it has panicked".to_owned()),
         };
-        self.served.join().map_err(|_| io::Error::other("a link has panicked"))??;
-        match wrong {
+        self.connection.join().map_err(|_| io::Error::other("a connection has panicked"))??;
+        match unexpected {
             Some(how) => Err(io::Error::other(format!("{} has ended by itself: {how}", self.host))),
             None => Ok(()),
         }
@@ -275,7 +280,7 @@ impl Client {
 
 impl Drop for ClientSlot {
     fn drop(&mut self) {
-        // What is left of a run that failed.
+        // Clients are left only if the run failed.
         let _ = self.kill();
     }
 }

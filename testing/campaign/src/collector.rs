@@ -1,19 +1,19 @@
-//! Where clients tell the campaign what they do, and where the guarded resources are.
+//! The campaign's side of its connections to clients: records their operations, and keeps the
+//! counters that their locks guard.
 //!
-//! Each client has one connection. It sends lines and, where there is an answer, waits for it before it
-//! does anything else:
+//! Each client has one connection. It sends lines and waits for each answer before it continues:
 //!
 //! | line | answer |
 //! |---|---|
 //! | a record of a history, as JSON | `invoke`: an empty line, once it is recorded; others: none |
-//! | `look LOCK FENCE` | the fenced counter or `refused`, and the other counter |
+//! | `look LOCK FENCE` | the fenced counter or `refused`, and the unfenced counter |
 //! | `write LOCK FENCE VALUE` | `ok` or `refused` |
 //! | `put LOCK VALUE` | `ok` |
-//! | `says WORD` | none |
-//! | `did WORD` | none; it is counted |
+//! | `says EVENT` | none |
+//! | `did VERB` | none; the call is counted |
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -22,113 +22,26 @@ use std::thread::JoinHandle;
 use lock_core::{FenceGate, FencingToken};
 use lock_history::{Kind, Line, Record, Recorder};
 
-/// How a lock of a run is called. No name is a part of another one: requests are found by it.
-#[must_use]
-pub(crate) fn lock_name(number: usize) -> String {
-    format!("n{number:02}")
+/// The recorder, the guarded counters and the traffic of one run.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    recorder: Recorder,
+    guarded: Vec<Guarded>,
+    refused: AtomicU64,
+    /// The calls of each verb, as clients report them.
+    verb_counts: Mutex<BTreeMap<String, u64>>,
+    pub(crate) traffic: Traffic,
 }
 
-/// What is written of a resource that checks no fence is recorded under this name.
-#[must_use]
-pub(crate) fn unfenced(lock: &str) -> String {
-    format!("{lock}~unfenced")
-}
-
-/// The place in the clients of who is called so: whoever has it, one after the other.
-fn place_of(process: &str) -> &str {
-    process.split(['.', '/']).next().unwrap_or(process)
-}
-
-/// Who has that place now.
-fn host_of(process: &str) -> &str {
-    process.split('/').next().unwrap_or(process)
-}
-
-/// What has happened so far in a run.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    grants: AtomicU64,
-    begun: AtomicU64,
-    ended: AtomicU64,
-    /// The grants of each place in the clients, and of each lock.
-    of: Mutex<HashMap<String, u64>>,
-    calls: Mutex<HashMap<String, Calls>>,
-}
-
-/// Of one client.
-#[derive(Clone, Copy, Debug, Default)]
-struct Calls {
-    made: u64,
-    under_way: u64,
-}
-
-impl Traffic {
-    pub(crate) fn grants(&self) -> u64 {
-        self.grants.load(Ordering::SeqCst)
-    }
-
-    /// Grants of these places in the clients, or of these locks, together.
-    pub(crate) fn grants_of(&self, names: &[String]) -> u64 {
-        let of = lock(&self.of);
-        names.iter().filter_map(|name| of.get(name)).sum()
-    }
-
-    /// Calls that were made.
-    pub(crate) fn calls(&self) -> u64 {
-        self.begun.load(Ordering::SeqCst)
-    }
-
-    /// Calls under way.
-    pub(crate) fn under_way(&self) -> u64 {
-        self.calls().saturating_sub(self.ended.load(Ordering::SeqCst))
-    }
-
-    /// Calls that one client has made.
-    pub(crate) fn calls_of(&self, host: &str) -> u64 {
-        lock(&self.calls).get(host).map_or(0, |calls| calls.made)
-    }
-
-    /// Calls of one client that are under way.
-    pub(crate) fn under_way_of(&self, host: &str) -> u64 {
-        lock(&self.calls).get(host).map_or(0, |calls| calls.under_way)
-    }
-
-    /// A client is dead, and all that it said has been heard: its calls are under way no longer.
-    pub(crate) fn is_gone(&self, host: &str) {
-        let gone = lock(&self.calls).remove(host).unwrap_or_default();
-        self.ended.fetch_add(gone.under_way, Ordering::SeqCst);
-    }
-
-    pub(crate) fn note(&self, record: &Record) {
-        if record.kind != Kind::Event {
-            let mut calls = lock(&self.calls);
-            let calls = calls.entry(host_of(&record.process).to_owned()).or_default();
-            if record.kind == Kind::Invoke {
-                (calls.made, calls.under_way) = (calls.made + 1, calls.under_way + 1);
-                self.begun.fetch_add(1, Ordering::SeqCst);
-            } else {
-                calls.under_way = calls.under_way.saturating_sub(1);
-                self.ended.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        if record.kind == Kind::Ok && record.op.acquires() {
-            let mut of = lock(&self.of);
-            for name in [place_of(&record.process), &record.lock] {
-                *of.entry(name.to_owned()).or_default() += 1;
-            }
-            self.grants.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
-/// What one lock guards, twice: behind a gate that checks fences, and as most people do it.
+/// The resource that one lock guards, twice: behind a gate that checks fencing tokens and, as in
+/// most programs, without one.
 #[derive(Debug)]
 struct Guarded {
     fenced: FenceGate<Counter>,
     unfenced: Mutex<Counter>,
 }
 
-/// A counter that clients read, and write back one higher.
+/// A counter that clients read, and write back plus one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     value: u64,
@@ -146,23 +59,23 @@ impl Counter {
     }
 }
 
-/// What became of the guarded counters of a run.
+/// The totals of the guarded counters of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Effects {
-    /// Writes that the fenced resources let pass.
+    /// Writes that the fenced counters admitted.
     pub fenced_writes: u64,
-    /// Of these, how many are missing in the counters.
+    /// Admitted writes that are missing in the fenced counters.
     pub fenced_lost: u64,
-    /// Reads and writes that they refused, because a higher fence had been there.
+    /// Reads and writes that the gates refused, because they had seen a higher token.
     pub refused: u64,
-    /// Writes to the resources that check nothing.
+    /// Writes to the unfenced counters.
     pub unfenced_writes: u64,
-    /// Of these, how many are missing in the counters: lost updates.
+    /// Writes that are missing in the unfenced counters: lost updates.
     pub unfenced_lost: u64,
 }
 
 impl Effects {
-    /// Adds others.
+    /// Adds the totals of `other`.
     pub fn add(&mut self, other: &Self) {
         self.fenced_writes += other.fenced_writes;
         self.fenced_lost += other.fenced_lost;
@@ -172,17 +85,6 @@ impl Effects {
     }
 }
 
-/// The campaign's side of all connections.
-#[derive(Debug)]
-pub(crate) struct Collector {
-    recorder: Recorder,
-    guarded: Vec<Guarded>,
-    refused: AtomicU64,
-    /// How often clients called each verb, as they say.
-    deeds: Mutex<BTreeMap<String, u64>>,
-    pub(crate) traffic: Traffic,
-}
-
 impl Collector {
     pub(crate) fn new(recorder: Recorder, locks: usize) -> Arc<Self> {
         let guarded = (0..locks).map(|_| Guarded {
@@ -190,16 +92,16 @@ impl Collector {
             unfenced: Mutex::default(),
         });
         let (guarded, refused) = (guarded.collect(), AtomicU64::new(0));
-        let deeds = Mutex::default();
-        Arc::new(Self { recorder, guarded, refused, deeds, traffic: Traffic::default() })
+        let verb_counts = Mutex::default();
+        Arc::new(Self { recorder, guarded, refused, verb_counts, traffic: Traffic::default() })
     }
 
-    /// How often clients have called each verb so far.
-    pub(crate) fn deeds(&self) -> BTreeMap<String, u64> {
-        lock(&self.deeds).clone()
+    /// Returns the calls of each verb so far, as clients report them.
+    pub(crate) fn verb_counts(&self) -> BTreeMap<String, u64> {
+        lock(&self.verb_counts).clone()
     }
 
-    /// How many locks there are.
+    /// Returns the number of locks.
     pub(crate) fn locks(&self) -> usize {
         self.guarded.len()
     }
@@ -208,6 +110,7 @@ impl Collector {
         &self.recorder
     }
 
+    /// Sums up the guarded counters.
     pub(crate) fn effects(&self) -> Effects {
         let mut effects =
             Effects { refused: self.refused.load(Ordering::SeqCst), ..Effects::default() };
@@ -224,11 +127,11 @@ impl Collector {
         effects
     }
 
-    /// Serves a client until it has gone. What it says besides goes to `said`.
+    /// Serves a client until its connection ends. Sends the events that it reports to `events`.
     pub(crate) fn serve(
         self: &Arc<Self>,
         connection: UnixStream,
-        said: mpsc::Sender<String>,
+        events: mpsc::Sender<String>,
     ) -> JoinHandle<io::Result<()>> {
         let collector = Arc::clone(self);
         std::thread::spawn(move || {
@@ -238,52 +141,57 @@ impl Collector {
             loop {
                 line.clear();
                 match lines.read_until(b'\n', &mut line) {
-                    // It was killed before it had read its last answer.
+                    // The client was killed before it had read its last answer.
                     Err(gone) if gone.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                     read => read?,
                 };
-                // What has no end was never said: its writer was killed.
+                // An incomplete line does not count: the client was killed while it wrote.
                 let Some(whole) = line.strip_suffix(b"\n") else { return Ok(()) };
-                if let Some(answer) = collector.hear(whole, &said)? {
-                    // Who does not want the answer any more was killed; what it has said counts.
+                if let Some(answer) = collector.handle_line(whole, &events)? {
+                    // A client that was killed reads no answer, but its line counts.
                     let _ = answers.write_all(format!("{answer}\n").as_bytes());
                 }
             }
         })
     }
 
-    fn hear(&self, line: &[u8], said: &mpsc::Sender<String>) -> io::Result<Option<String>> {
-        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    /// Handles a line of a client, and returns the answer, if the line has one.
+    fn handle_line(
+        &self,
+        line: &[u8],
+        events: &mpsc::Sender<String>,
+    ) -> io::Result<Option<String>> {
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         if line.starts_with(b"{") {
-            return match Line::parse(line).map_err(wrong)? {
+            return match Line::parse(line).map_err(invalid)? {
                 Line::Record(record) => {
                     self.recorder.note(record.clone());
                     self.traffic.note(&record);
                     Ok((record.kind == Kind::Invoke).then(String::new))
                 }
-                other => Err(wrong(format!("{other:?} is no record"))),
+                other => Err(invalid(format!("{other:?} is no record"))),
             };
         }
-        let text = std::str::from_utf8(line).map_err(|error| wrong(error.to_string()))?;
+        let text = std::str::from_utf8(line).map_err(|error| invalid(error.to_string()))?;
         let answer = match text.split(' ').collect::<Vec<_>>()[..] {
-            ["look", lock, fence] => self.look(lock, fence),
-            ["write", lock, fence, value] => self.write(lock, fence, value),
-            ["put", lock, value] => self.put(lock, value),
-            ["did", word] => {
-                *lock(&self.deeds).entry(word.to_owned()).or_default() += 1;
+            ["look", lock, fence] => self.read_counters(lock, fence),
+            ["write", lock, fence, value] => self.write_fenced(lock, fence, value),
+            ["put", lock, value] => self.write_unfenced(lock, value),
+            ["did", verb] => {
+                *lock(&self.verb_counts).entry(verb.to_owned()).or_default() += 1;
                 return Ok(None);
             }
-            ["says", word] => {
-                // The campaign may have stopped listening.
-                let _ = said.send(word.to_owned());
+            ["says", event] => {
+                // The receiver may be dropped already.
+                let _ = events.send(event.to_owned());
                 return Ok(None);
             }
             _ => None,
         };
-        answer.map(Some).ok_or_else(|| wrong(format!("{text:?} is not understood")))
+        answer.map(Some).ok_or_else(|| invalid(format!("unknown line {text:?}")))
     }
 
-    fn look(&self, name: &str, fence: &str) -> Option<String> {
+    fn read_counters(&self, name: &str, fence: &str) -> Option<String> {
         let guarded = self.guarded(name)?;
         let unfenced = lock(&guarded.unfenced).value;
         let fence = FencingToken::from_u64(fence.parse().ok()?);
@@ -293,7 +201,7 @@ impl Collector {
         })
     }
 
-    fn write(&self, name: &str, fence: &str, value: &str) -> Option<String> {
+    fn write_fenced(&self, name: &str, fence: &str, value: &str) -> Option<String> {
         let (fence, value) = (FencingToken::from_u64(fence.parse().ok()?), value.parse().ok()?);
         let admitted = self.guarded(name)?.fenced.admit(fence, |counter| counter.write(value));
         Some(match admitted {
@@ -302,7 +210,7 @@ impl Collector {
         })
     }
 
-    fn put(&self, name: &str, value: &str) -> Option<String> {
+    fn write_unfenced(&self, name: &str, value: &str) -> Option<String> {
         lock(&self.guarded(name)?.unfenced).write(value.parse().ok()?);
         Some("ok".to_owned())
     }
@@ -317,63 +225,154 @@ impl Collector {
     }
 }
 
+/// Counts of the grants and calls of a run so far.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    grants: AtomicU64,
+    started: AtomicU64,
+    ended: AtomicU64,
+    /// The grants to each client slot, and of each lock.
+    grants_by_name: Mutex<HashMap<String, u64>>,
+    calls_by_host: Mutex<HashMap<String, Calls>>,
+}
+
+/// The calls of one client.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    started: u64,
+    pending: u64,
+}
+
+impl Traffic {
+    pub(crate) fn grants(&self) -> u64 {
+        self.grants.load(Ordering::SeqCst)
+    }
+
+    /// Returns the sum of the grants to these client slots, or of these locks.
+    pub(crate) fn grants_of(&self, names: &[String]) -> u64 {
+        let grants = lock(&self.grants_by_name);
+        names.iter().filter_map(|name| grants.get(name)).sum()
+    }
+
+    /// Returns the number of calls that clients have started.
+    pub(crate) fn calls(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of calls without a result so far.
+    pub(crate) fn pending(&self) -> u64 {
+        self.calls().saturating_sub(self.ended.load(Ordering::SeqCst))
+    }
+
+    /// Returns the number of calls that one client has started.
+    pub(crate) fn calls_of(&self, host: &str) -> u64 {
+        lock(&self.calls_by_host).get(host).map_or(0, |calls| calls.started)
+    }
+
+    /// Returns the number of calls of one client without a result so far.
+    pub(crate) fn pending_of(&self, host: &str) -> u64 {
+        lock(&self.calls_by_host).get(host).map_or(0, |calls| calls.pending)
+    }
+
+    /// Ends the pending calls of a client that was killed, once all its lines have been handled.
+    pub(crate) fn remove_client(&self, host: &str) {
+        let removed = lock(&self.calls_by_host).remove(host).unwrap_or_default();
+        self.ended.fetch_add(removed.pending, Ordering::SeqCst);
+    }
+
+    /// Counts the call or the grant of a record.
+    pub(crate) fn note(&self, record: &Record) {
+        if record.kind != Kind::Event {
+            let mut calls = lock(&self.calls_by_host);
+            let calls = calls.entry(host_of(&record.process).to_owned()).or_default();
+            if record.kind == Kind::Invoke {
+                (calls.started, calls.pending) = (calls.started + 1, calls.pending + 1);
+                self.started.fetch_add(1, Ordering::SeqCst);
+            } else {
+                calls.pending = calls.pending.saturating_sub(1);
+                self.ended.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        if record.kind == Kind::Ok && record.op.acquires() {
+            let mut grants = lock(&self.grants_by_name);
+            for name in [slot_of(&record.process), &record.lock] {
+                *grants.entry(name.to_owned()).or_default() += 1;
+            }
+            self.grants.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Returns the client slot of a task. All clients of a slot, one after the other, share its name.
+fn slot_of(process: &str) -> &str {
+    process.split(['.', '/']).next().unwrap_or(process)
+}
+
+/// Returns the client of a task.
+fn host_of(process: &str) -> &str {
+    process.split('/').next().unwrap_or(process)
+}
+
 /// A client's side of its connection. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct CollectorLink(Arc<Mutex<Option<Ends>>>);
 
 #[derive(Debug)]
 struct Ends {
-    say: UnixStream,
-    hear: BufReader<UnixStream>,
+    writer: UnixStream,
+    reader: BufReader<UnixStream>,
 }
 
 impl CollectorLink {
     pub(crate) fn new(connection: UnixStream) -> io::Result<Self> {
-        let say = connection.try_clone()?;
-        Ok(Self(Arc::new(Mutex::new(Some(Ends { say, hear: BufReader::new(connection) })))))
+        let writer = connection.try_clone()?;
+        Ok(Self(Arc::new(Mutex::new(Some(Ends { writer, reader: BufReader::new(connection) })))))
     }
 
-    /// Nothing is said any more, as by one that is dead.
-    pub(crate) fn shut(&self) {
+    /// Closes this side: later calls send nothing, as if the client were dead.
+    pub(crate) fn close(&self) {
         *lock(&self.0) = None;
     }
 
-    /// The fenced counter, unless it refuses the fence, and the other one.
-    pub(crate) fn look(&self, lock: &str, fence: u64) -> (Option<u64>, u64) {
+    /// Reads the counters of a lock: the fenced one, unless its gate refuses the token, and the
+    /// unfenced one.
+    pub(crate) fn read_counters(&self, lock: &str, fence: u64) -> (Option<u64>, u64) {
         let answer = self.ask(&format!("look {lock} {fence}\n"));
         let (fenced, unfenced) = answer.split_once(' ').unwrap_or_default();
         (fenced.parse().ok(), unfenced.parse().unwrap_or(0))
     }
 
-    /// Whether the fenced counter took it.
-    pub(crate) fn write(&self, lock: &str, fence: u64, value: u64) -> bool {
+    /// Writes the fenced counter. Returns false if its gate refuses the token.
+    pub(crate) fn write_fenced(&self, lock: &str, fence: u64, value: u64) -> bool {
         self.ask(&format!("write {lock} {fence} {value}\n")) == "ok"
     }
 
-    pub(crate) fn put(&self, lock: &str, value: u64) {
+    pub(crate) fn write_unfenced(&self, lock: &str, value: u64) {
         self.ask(&format!("put {lock} {value}\n"));
     }
 
-    pub(crate) fn says(&self, word: &str) {
-        self.send(format!("says {word}\n").as_bytes(), false);
+    /// Reports an event to the campaign.
+    pub(crate) fn report(&self, event: &str) {
+        self.send(format!("says {event}\n").as_bytes(), false);
     }
 
-    /// It is counted.
-    pub(crate) fn did(&self, word: &str) {
-        self.send(format!("did {word}\n").as_bytes(), false);
+    /// Reports a call of a verb, to be counted.
+    pub(crate) fn count_verb(&self, verb: &str) {
+        self.send(format!("did {verb}\n").as_bytes(), false);
     }
 
     fn ask(&self, line: &str) -> String {
         self.send(line.as_bytes(), true)
     }
 
-    /// A process whose campaign has gone has nobody left to work for.
+    /// Sends a line, and waits for the answer if there is one. Closes this side if the campaign is
+    /// gone.
     fn send(&self, line: &[u8], answered: bool) -> String {
         let mut ends = lock(&self.0);
-        let Some(Ends { say, hear }) = &mut *ends else { return String::new() };
+        let Some(Ends { writer, reader }) = &mut *ends else { return String::new() };
         let mut answer = String::new();
-        let done = say.write_all(line).and_then(|()| match answered {
-            true => hear.read_line(&mut answer).map(|_| ()),
+        let done = writer.write_all(line).and_then(|()| match answered {
+            true => reader.read_line(&mut answer).map(|_| ()),
             false => Ok(()),
         });
         if done.is_err() || (answered && answer.is_empty()) {
@@ -382,16 +381,16 @@ impl CollectorLink {
         answer.trim_end().to_owned()
     }
 
-    /// Whether the campaign is still there, or this side has shut.
+    /// Returns false if this side is closed or the campaign is gone.
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.0).is_some()
     }
 }
 
-/// A recorder of the client writes its lines here.
+/// The output of the client's recorder.
 impl Write for CollectorLink {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // Each call of a recorder is one line, and its kind stands in front.
+        // A recorder writes one line with each call, and the line begins with its kind.
         self.send(line, line.starts_with(br#"{"kind":"invoke""#));
         Ok(line.len())
     }
@@ -399,22 +398,6 @@ impl Write for CollectorLink {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Reads orders, a line each, until there are no more. What `parse` does not know is left out.
-pub(crate) fn orders<T: Send + 'static>(
-    from: impl Read + Send + 'static,
-    parse: impl Fn(&str) -> Option<T> + Send + 'static,
-) -> tokio::sync::mpsc::UnboundedReceiver<T> {
-    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            if parse(&line).is_some_and(|order| sender.send(order).is_err()) {
-                return;
-            }
-        }
-    });
-    receiver
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -434,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_have_no_calls_under_way() {
+    fn killed_clients_have_no_pending_calls() {
         let traffic = Traffic::default();
         for (kind, process) in [
             ("invoke", "p1.1/t0"),
@@ -445,17 +428,17 @@ mod tests {
         ] {
             note(&traffic, kind, process);
         }
-        assert_eq!((traffic.calls_of("p1.1"), traffic.under_way_of("p1.1")), (3, 2));
-        assert_eq!((traffic.calls(), traffic.under_way()), (4, 3));
-        traffic.is_gone("p1.1");
-        assert_eq!((traffic.calls_of("p1.1"), traffic.under_way_of("p1.1")), (0, 0));
-        assert_eq!((traffic.calls(), traffic.under_way()), (4, 1));
-        assert_eq!((traffic.calls_of("p1.2"), traffic.under_way_of("p1.2")), (1, 1));
+        assert_eq!((traffic.calls_of("p1.1"), traffic.pending_of("p1.1")), (3, 2));
+        assert_eq!((traffic.calls(), traffic.pending()), (4, 3));
+        traffic.remove_client("p1.1");
+        assert_eq!((traffic.calls_of("p1.1"), traffic.pending_of("p1.1")), (0, 0));
+        assert_eq!((traffic.calls(), traffic.pending()), (4, 1));
+        assert_eq!((traffic.calls_of("p1.2"), traffic.pending_of("p1.2")), (1, 1));
     }
 
-    /// The word of a grant comes 20 ms late, when the lock was given back.
+    /// The report of a grant arrives late, after the release of the lock.
     #[test]
-    fn a_delay_on_the_way_hides_no_second_holder() {
+    fn late_reports_hide_no_second_holder() {
         use lock_core::{Locker, Memory};
         use lock_history::{Clock, Header, History, Rule, check};
 
@@ -464,33 +447,24 @@ mod tests {
             Header::new("late", 1, locks.capabilities(), std::time::Duration::from_secs(30));
         header.sequential = false;
         let collector = Collector::new(Recorder::in_memory(Clock::raw(), header), 1);
-        let (said, _hears) = mpsc::channel();
-        let hear = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
+        let (events, _receiver) = mpsc::channel();
+        let handle = |t: u64, kind: &str, host: &str, op: &str, more: &str| {
             let line = format!(
-                r#"{{"kind":"{kind}","t":{t},"proc":"{who}/t0","lock":"n00","op":"{op}","grant":"{who}"{more}}}"#
+                r#"{{"kind":"{kind}","t":{t},"proc":"{host}/t0","lock":"n00","op":"{op}","grant":"{host}"{more}}}"#
             );
-            collector.hear(line.as_bytes(), &said).unwrap();
+            collector.handle_line(line.as_bytes(), &events).unwrap();
         };
-        let (now, lasts) = (Clock::raw().now(), 20_000_000_000);
-        let held = |fence: u64| format!(r#","fence":{fence},"valid_until":{}"#, now + lasts);
-        for who in ["p1", "p2"] {
-            hear(now, "invoke", who, "acquire", "");
+        let (now, lease) = (Clock::raw().now(), 20_000_000_000);
+        let held = |fence: u64| format!(r#","fence":{fence},"valid_until":{}"#, now + lease);
+        for host in ["p1", "p2"] {
+            handle(now, "invoke", host, "acquire", "");
         }
-        hear(Clock::raw().now(), "ok", "p1", "acquire", &held(256));
+        handle(Clock::raw().now(), "ok", "p1", "acquire", &held(256));
         let granted = Clock::raw().now();
-        hear(granted, "invoke", "p1", "release", "");
-        hear(Clock::raw().now(), "ok", "p1", "release", "");
-        hear(granted, "ok", "p2", "acquire", &held(512));
+        handle(granted, "invoke", "p1", "release", "");
+        handle(Clock::raw().now(), "ok", "p1", "release", "");
+        handle(granted, "ok", "p2", "acquire", &held(512));
         let report = check(&History::new(collector.recorder().lines()).unwrap());
         assert!(report.broken.contains_key(&Rule::K1), "{report}");
-    }
-
-    #[test]
-    fn no_lock_has_a_name_that_is_a_part_of_another_one() {
-        let names: Vec<String> = (0..100).map(lock_name).collect();
-        for (number, name) in names.iter().enumerate() {
-            let like = names.iter().filter(|other| other.contains(name.as_str()));
-            assert_eq!(like.count(), 1, "{number}");
-        }
     }
 }

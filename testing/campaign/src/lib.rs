@@ -1,18 +1,18 @@
-//! The fault campaign: everything at once.
+//! A fault campaign: real servers, client processes, and all kinds of faults at once.
 //!
-//! The laws check one thing at a time, and a simulation checks one process on a clock that jumps. Here are
-//! real servers, client processes that can be stopped and killed, and a network that can be broken; a seed
-//! draws what happens to them. All that the clients do is recorded and judged as a
-//! [history](lock_history), together with two counters that each lock guards, one that
-//! checks fencing tokens and one that does not.
+//! The laws check one property at a time, and a simulation checks one process on a clock that
+//! jumps. A campaign has real servers, client processes that it can stop and kill, and a network
+//! that it can break; a seed draws the faults. It records all operations of the clients as a
+//! [history](lock_history), which a checker judges. It also judges two counters that each lock
+//! guards: one checks fencing tokens, and one does not.
 //!
-//! `lock-campaign run redis --for 10m` runs seed after seed, one result each, and goes on where it
-//! was interrupted; `lock-campaign report` turns the files into a page.
+//! `lock-campaign run redis --for 10m` runs one seed after the other, stores one result each, and
+//! continues an interrupted campaign. `lock-campaign report` makes a page of the results.
 //!
-//! # A backend of one's own
+//! # A further backend
 //!
-//! [`main`] takes what it can be run on. A program that adds a [`BackendSpec`](sites::BackendSpec), with the
-//! [`Site`](sites::Site) that it starts, has the whole campaign for it:
+//! [`main`] takes the backends. A program that adds a [`BackendSpec`](sites::BackendSpec), with
+//! the [`Site`](sites::Site) that it starts, can run the whole campaign on it:
 //!
 //! ```no_run
 //! # use lock_campaign::sites::{BackendSpec, ConnectFuture, Site};
@@ -28,9 +28,12 @@ mod cli;
 mod clients;
 mod collector;
 mod draws;
+mod fault_traffic;
 mod kind;
 mod lines;
+mod lock_names;
 mod nemesis;
+mod orders;
 mod outcome;
 pub mod report;
 mod run;
@@ -41,8 +44,8 @@ mod worker;
 
 pub use cli::main;
 pub use collector::Effects;
+pub use fault_traffic::FaultTraffic;
 pub use kind::{FaultSupport, Kind, Scope};
-pub use nemesis::Around;
 pub use outcome::{Bound, Outcome, Prompt, Settings};
 pub use run::{Run, on, run};
 pub use times::{Losses, Spread, start_of};

@@ -1,4 +1,4 @@
-//! Files of JSON lines, which are replaced as a whole.
+//! Files of JSON lines. A write replaces the whole file.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Reads all lines; none if the file does not exist.
+/// Reads all lines. Returns none if the file does not exist.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -20,7 +20,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     text.lines().map(parse).collect()
 }
 
-/// Writes all lines, or leaves the file as it was.
+/// Writes all lines. If that fails, the old file is left as it was.
 pub(crate) fn write<T: Serialize>(path: &Path, lines: &[T]) -> io::Result<()> {
     let mut text = String::new();
     for line in lines {

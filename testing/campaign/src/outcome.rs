@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bugs::Finding;
 use crate::collector::Effects;
+use crate::fault_traffic::FaultTraffic;
 use crate::kind::Kind;
 use crate::lines;
-use crate::nemesis::Around;
 use crate::times::{Losses, Spread};
 use crate::verdict::first_verdict;
 
@@ -146,7 +146,7 @@ pub struct Outcome {
     /// verdict, a part of it.
     pub slack: Duration,
     /// The faults, and the traffic around them.
-    pub around: BTreeMap<Kind, Around>,
+    pub around: BTreeMap<Kind, FaultTraffic>,
     /// Faults that hit nothing, and do not count.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<Kind, u64>,

@@ -12,79 +12,81 @@ use lock_history::{Assumption, Clock, Header, History, Line, Recorder, Report};
 use tokio::task::JoinSet;
 
 use crate::clients::{ClientSlot, Program};
-use crate::collector::{Collector, Effects, lock_name};
+use crate::collector::{Collector, Effects};
 use crate::draws;
 use crate::kind::{FaultSupport, Kind};
+use crate::lock_names::lock_name;
 use crate::nemesis::Nemesis;
+use crate::orders::{ClientConfig, Order};
 use crate::outcome::{Outcome, Prompt, Settings};
 use crate::sites::{self, BackendSpec, Site, check_free};
 use crate::times;
 use crate::verdict::VERDICT;
-use crate::worker::{self, Duty, Order};
+use crate::worker;
 
-/// What a loaded machine may need wherever a bound is promised.
+/// The allowance for a loaded machine in each bound.
 const SLACK: Duration = Duration::from_secs(4);
 
-/// For how long a lock stays with a waiter that was sent it and does not answer; for its lease, if
-/// that is shorter.
+/// The time for which a server with hand-off reserves a lock for a waiter that does not answer. The
+/// lease limits it.
 const CLAIM_LEASE: Duration = Duration::from_secs(3);
 
-/// What passing over all stale queue entries may take besides a claim lease.
-const PASSING_OVER: Duration = Duration::from_millis(100);
+/// The time that a server may take to skip all stale queue entries, in addition to a claim lease.
+const SKIPS_STALE_WITHIN: Duration = Duration::from_millis(100);
 
-/// The largest median and 90th percentile of undisturbed hand-offs. A hand-off takes a message or
-/// two, and the load of the machine adds to it: four clients with six tasks each, their proxies and
-/// the servers.
+/// The bounds on the median and the 90th percentile of undisturbed hand-offs. A hand-off takes one
+/// or two messages. The load of the machine adds to it: four clients with six tasks each, their
+/// proxies and the servers.
 const PROMPT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
 
 /// The factor by which other programs may slow the typical hand-off. A missed wake-up costs a
-/// lease, which is longer than the median may be even then.
-const BUSY: u32 = 10;
+/// lease, and a lease is longer than the median may be even then.
+const BUSY_FACTOR: u32 = 10;
 
-/// No hand-off that no fault disturbed takes longer than this, and three leases: those before the
-/// waiter in line may be silent. In 100 runs the longest took two leases, and the longest without
+/// The bound on undisturbed hand-offs in addition to three leases, for which waiters ahead in the
+/// queue may be silent. In 100 runs the longest hand-off took two leases, and the longest without
 /// them 0.9 s.
-const LATEST: Duration = Duration::from_secs(1);
+const SLOWEST: Duration = Duration::from_secs(1);
 
-/// How long waiters that nothing wakes look away, at the most.
-const LOOKS_AWAY: Duration = Duration::from_millis(25);
+/// The longest interval between the polls of waiters that get no wake-up.
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
-/// So long after another one somebody may begin to wait and still be served before it, besides the
-/// bound of a call: until both stand in line.
-const IN_LINE: Duration = Duration::from_millis(500);
+/// The time, in addition to the bound of a call, by which one waiter may start after another and
+/// still be served first: until then both are queued.
+const QUEUED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Of the waits that no fault disturbed, one in so many has to end when certainly nobody else had
-/// the lock: otherwise hardly any could have been found late. What faults leave behind excuses the
-/// others, and there is little time between faults.
+/// One in this many of the undisturbed waits must end while certainly no other client had the lock.
+/// With fewer, hardly any wait could have been found late. Residues of faults excuse the others,
+/// and there is little time between faults.
 const JUDGED: u64 = 20;
 
-/// How long the servers may take until a lock can be had.
+/// The time within which servers grant the first lock.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long the clients may take to end what they have begun.
+/// The time within which clients finish their operations and exit.
 const QUIT_WITHIN: Duration = Duration::from_secs(60);
 
-/// A run that is over.
+/// A completed run.
 #[derive(Debug)]
 pub struct Run {
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
-    /// What was recorded.
+    /// The history.
     pub lines: Vec<Line>,
 }
 
-/// Runs what a seed stands for on servers of its own.
+/// Starts servers, and runs a seed on them.
 ///
 /// # Errors
 ///
-/// No servers, no processes, no history: the campaign itself is broken. What is wrong with locks,
-/// and a run in which too little happened, is in the outcome.
+/// The campaign itself failed: there are no servers, no processes, or no history. Violations, and a
+/// run with too little traffic, are no errors but part of the outcome.
 pub async fn run(target: &BackendSpec, seed: u64, settings: &Settings) -> io::Result<Run> {
     let site: Arc<dyn Site> = Arc::from(tokio::task::block_in_place(|| (target.start)()));
     on(site, target, seed, settings).await
 }
 
-/// The same on a site that is there.
+/// Runs a seed on a started site.
 ///
 /// # Errors
 ///
@@ -97,15 +99,15 @@ pub async fn on(
 ) -> io::Result<Run> {
     let started = Moment::now();
     let mut rng = Rng::with_seed(seed);
-    // Two runs in three break nothing that all exclusion rests on.
+    // Two runs in three keep all assumptions of exclusion.
     let breaks_all = rng.u8(..3) == 0 || !settings.only.is_empty();
-    has_all(&*site, settings)?;
+    check_support(&*site, settings)?;
     let url = site.url(&[]);
     let operator = match site.shared_backend() {
         Some(shared) => shared,
         None => worker::reach(&url, target.connect).await.map_err(io::Error::other)?,
     };
-    until_ready(&*site, &url, target).await?;
+    wait_until_ready(&*site, &url, target).await?;
     let header = header(target.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
     let collector = Collector::new(recorder.clone(), locks(&*site, settings));
@@ -116,17 +118,17 @@ pub async fn on(
         start_clients(&*site, target, seed, settings, &collector, &mut rng)
     })?;
     let began = Moment::now();
-    let slots = play(&nemesis, slots, &mut rng, &mut failures).await;
+    let slots = run_faults(&nemesis, slots, &mut rng, &mut failures).await;
     let played = Moment::now().saturating_since(began);
-    tokio::task::block_in_place(|| dismiss(slots, &mut failures));
-    look_what_is_left(&*site, &*operator, &recorder, &header).await;
+    tokio::task::block_in_place(|| stop_clients(slots, &mut failures));
+    record_residue(&*site, &*operator, &recorder, &header).await;
 
     let context =
         RunContext { site, operator, target, seed, settings, breaks_all, header, started };
     verdict(context, &collector, &nemesis, played, failures).await
 }
 
-/// What a run is played on.
+/// The parts of a run that its verdict needs.
 struct RunContext<'a> {
     site: Arc<dyn Site>,
     operator: Arc<dyn Backend>,
@@ -138,7 +140,7 @@ struct RunContext<'a> {
     started: Moment,
 }
 
-/// What came of it.
+/// Judges the history, and collects the outcome.
 async fn verdict(
     context: RunContext<'_>,
     collector: &Collector,
@@ -153,8 +155,8 @@ async fn verdict(
     let effects = collector.effects();
     let judged = Moment::now();
     let report = lock_history::check(&history);
-    failures.extend(what_failed(&report, &effects));
-    let draws = draws::count(&lines, collector.deeds());
+    failures.extend(failures_of(&report, &effects));
+    let draws = draws::count(&lines, collector.verb_counts());
     let caps = operator.capabilities();
     let verbs = draws::verbs(&caps, draws::lockctl_support(target.name, &*site));
     failures.extend(draws::missing(&draws, report.grants as u64, settings, &verbs));
@@ -179,7 +181,7 @@ async fn verdict(
         unexplained,
         waits: report.waits,
         judged_waits: report.judged_waits,
-        around: nemesis.around().await,
+        around: nemesis.traffic_by_kind().await,
         missed: nemesis.missed().await,
         refused_kinds: refused_kinds(&*site),
         refused_verbs: draws::refused(&verbs),
@@ -201,20 +203,20 @@ async fn verdict(
         standstills: report
             .standstills
             .iter()
-            .map(|(what, longest)| (what.clone(), times::Spread::of(&longest.all)))
+            .map(|(fault, longest)| (fault.clone(), times::Spread::of(&longest.all)))
             .collect(),
         resumes: header.resumes.map(|bound| {
-            let promised = promised(&*site);
-            [promised, bound.saturating_sub(promised)]
+            let declared = max_standstill(&*site);
+            [declared, bound.saturating_sub(declared)]
         }),
         losses: times::losses(&lines),
     };
     Ok(Run { outcome, lines })
 }
 
-/// Waits until a new client gets a lock. Members of a quorum count only when they have run for a
-/// while, and each client finds out by itself for how long they have, to the second.
-async fn until_ready(site: &dyn Site, url: &str, target: &BackendSpec) -> io::Result<()> {
+/// Waits until a new client gets a lock. Members of a quorum count only after some uptime, and each
+/// client measures their uptime itself, to the second.
+async fn wait_until_ready(site: &dyn Site, url: &str, target: &BackendSpec) -> io::Result<()> {
     let deadline = Moment::now() + READY_WITHIN;
     let name = LockName::new(lock_name(0)).expect("a good name");
     loop {
@@ -224,26 +226,26 @@ async fn until_ready(site: &dyn Site, url: &str, target: &BackendSpec) -> io::Re
         };
         let Err(why) = check_free(&*client, &name).await else { return Ok(()) };
         if deadline.has_passed() {
-            return Err(io::Error::other(format!("it is not ready: {why}")));
+            return Err(io::Error::other(format!("the site is not ready: {why}")));
         }
         sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// What is wrong besides broken rules.
-fn what_failed(report: &Report, effects: &Effects) -> Vec<String> {
+/// Returns the failures of a run other than broken rules.
+fn failures_of(report: &Report, effects: &Effects) -> Vec<String> {
     let mut failures = Vec::new();
     if effects.fenced_lost > 0 {
-        failures.push(format!("{} updates behind fences were lost", effects.fenced_lost));
+        failures.push(format!("{} updates of fenced counters were lost", effects.fenced_lost));
     }
     let (judged, waits) = (report.judged_waits, report.waits);
     if judged < waits / JUDGED {
-        failures.push(format!("of {waits} waits that no fault disturbed {judged} could be judged"));
+        failures.push(format!("only {judged} of {waits} undisturbed waits could be judged"));
     }
     failures
 }
 
-/// Hand-offs that no fault disturbed, and their bounds.
+/// Returns the undisturbed hand-offs and their bounds.
 fn prompt(header: &Header, report: &Report) -> Option<Prompt> {
     Some(Prompt {
         took: times::Spread::of(&report.calm.all),
@@ -253,7 +255,7 @@ fn prompt(header: &Header, report: &Report) -> Option<Prompt> {
     })
 }
 
-/// What the verdict allows beyond what is declared.
+/// Returns the time that the verdict adds to the declared bound on takeover.
 fn slack(header: &Header, declared: Takeover) -> Duration {
     match declared {
         Takeover::AtOnce => header.takeover,
@@ -261,6 +263,7 @@ fn slack(header: &Header, declared: Takeover) -> Duration {
     }
 }
 
+/// Returns the kinds of fault that the site cannot have, and the reasons.
 fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
     let refused = Kind::ALL.into_iter().filter_map(|kind| match sites::support(site, kind) {
         FaultSupport::No(why) => Some((kind, why.to_owned())),
@@ -269,8 +272,8 @@ fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
     refused.collect()
 }
 
-/// A kind of fault that a site cannot have is not left out without a word.
-fn has_all(site: &dyn Site, settings: &Settings) -> io::Result<()> {
+/// Checks that the site can have each kind of fault that the settings ask for.
+fn check_support(site: &dyn Site, settings: &Settings) -> io::Result<()> {
     for &kind in &settings.only {
         if let FaultSupport::No(why) = sites::support(site, kind) {
             return Err(io::Error::other(format!("no {}: {why}", kind.name())));
@@ -279,7 +282,7 @@ fn has_all(site: &dyn Site, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// In one run of four, locks are handed over inside of clients.
+/// Returns the limit on consecutive hand-overs inside a client: one run in four has some.
 fn handovers(seed: u64) -> u8 {
     if seed % 4 == 3 { 4 } else { 0 }
 }
@@ -288,14 +291,15 @@ fn locks(site: &dyn Site, settings: &Settings) -> usize {
     settings.locks.unwrap_or(site.params().locks)
 }
 
-/// How long a contended lock may stand still after a failover or a restart with older data, in
-/// total: the claim lease counts from the end of the lease of a holder that the data may name.
-fn promised(site: &dyn Site) -> Duration {
+/// Returns the declared bound on the standstill of a contended lock after a failover or a restart
+/// with older data. The data may name a holder, and the claim lease counts from the end of its
+/// lease.
+fn max_standstill(site: &dyn Site) -> Duration {
     let ttl = site.params().ttl;
-    ttl + ttl.min(CLAIM_LEASE) + PASSING_OVER
+    ttl + ttl.min(CLAIM_LEASE) + SKIPS_STALE_WITHIN
 }
 
-/// What is promised in such a run.
+/// Returns the header of the history: the bounds and promises by which the run is judged.
 fn header(
     name: &str,
     seed: u64,
@@ -309,42 +313,42 @@ fn header(
     header.lease = header.lease.map(|ttl| params.lease.unwrap_or(ttl));
     let lease = header.lease.unwrap_or_default();
     let tasks = u32::try_from(settings.tasks).unwrap_or(u32::MAX);
-    // Those in line who have just died, or are stopped, may be served first, each for a lease.
+    // Queued waiters that were just killed or stopped may be served first, each for a lease.
     header.absent = (caps.wakeup == Wakeup::HandOff).then_some(params.ttl);
-    // A signal that was lost costs a look, which comes within a lease.
+    // After a lost wake-up the waiter polls, within a lease.
     header.hand_off = SLACK + params.timeout + lease.max(params.ttl) * 2;
     header.takeover += SLACK + params.timeout;
     let declared = match caps.takeover {
         Takeover::AtOnce => Duration::ZERO,
         Takeover::LeasePlus(more) => more,
     };
-    let gets_old = [Kind::LeaderReplaced, Kind::ServerAged];
-    let gets_old = gets_old.into_iter().any(|kind| site.support(kind).is_supported());
-    header.resumes = gets_old.then(|| promised(site) + SLACK + params.timeout);
+    let outdated = [Kind::LeaderReplaced, Kind::ServerAged];
+    let outdated = outdated.into_iter().any(|kind| site.support(kind).is_supported());
+    header.resumes = outdated.then(|| max_standstill(site) + SLACK + params.timeout);
     header.fades = Some(declared + params.timeout);
     header.timeout = Some(params.timeout);
-    let looks_away = if caps.wakeup == Wakeup::Poll { LOOKS_AWAY } else { Duration::ZERO };
-    let load = if settings.busy { BUSY } else { 1 };
-    header.half = Some(PROMPT[0] * load + looks_away);
-    header.most = Some(PROMPT[1] * load + looks_away * 2);
-    header.all = Some(lease.max(params.ttl) * 3 + LATEST);
+    let poll = if caps.wakeup == Wakeup::Poll { POLL_INTERVAL } else { Duration::ZERO };
+    let load = if settings.busy { BUSY_FACTOR } else { 1 };
+    header.half = Some(PROMPT[0] * load + poll);
+    header.most = Some(PROMPT[1] * load + poll * 2);
+    header.all = Some(lease.max(params.ttl) * 3 + SLOWEST);
     header.told_within = SLACK;
     header.drain = lease.max(params.ttl) * 3 + params.timeout * 4 + Duration::from_secs(6);
     header.drain += header.absent.unwrap_or_default() * tasks;
     header.recovers = Some(SLACK + params.timeout);
     header.votes = site.decides_by_majority();
-    // Clients stamp their answers, which arrive later.
+    // Clients stamp their records, which arrive later.
     header.sequential = false;
-    // A process that does not answer a lock that it is sent loses its places. Threads have no such
-    // connection. The server counts another lease than the one asked for: that of the session.
+    // The server counts the lease of the session, not the one that the client asks for.
     header.moves_back = params.lease.is_some();
+    // A process that does not answer a pushed lock loses its queue entries. Threads get no pushes.
     header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared_backend().is_none();
-    header.fifo_after = header.fifo_after.map(|_| params.timeout + IN_LINE);
+    header.fifo_after = header.fifo_after.map(|_| params.timeout + QUEUED_WITHIN);
     if handovers(seed) > 0 {
-        // Others are overtaken by as many.
+        // Each hand-over passes the waiters of other processes.
         (header.passes_on, header.fifo_after) = (true, None);
     }
-    // Where nobody can look, nothing is promised.
+    // A site that cannot list its names promises nothing about them.
     let documented = site.documented_residue();
     header.residue = documented.map(|names| names.into_iter().map(str::to_owned).collect());
     let mut breaks: Vec<Assumption> = Vec::new();
@@ -360,6 +364,7 @@ fn header(
     header
 }
 
+/// Starts all clients, and waits until they have started their work.
 fn start_clients(
     site: &dyn Site,
     target: &BackendSpec,
@@ -371,13 +376,13 @@ fn start_clients(
     let params = site.params();
     let mut slots = Vec::new();
     for number in 0..settings.clients {
-        let duty = Duty {
+        let config = ClientConfig {
             run: format!("campaign {}", target.name),
             seed,
             host: String::new(),
             url: String::new(),
             ttl: params.ttl,
-            beat: params.typical_hold,
+            typical_hold: params.typical_hold,
             timeout: params.timeout,
             locks: locks(site, settings),
             tasks: settings.tasks,
@@ -394,7 +399,7 @@ fn start_clients(
             None => Program::Process { target: target.name.to_owned() },
         };
         let with_clock = site.support(Kind::ClientClockStepped).is_supported();
-        let mut slot = ClientSlot::new(number, duty, collector, site, program, with_clock)?;
+        let mut slot = ClientSlot::new(number, config, collector, site, program, with_clock)?;
         slot.start()?;
         slots.push(slot);
     }
@@ -404,48 +409,49 @@ fn start_clients(
     Ok(slots)
 }
 
-/// Faults, until there have been enough of them.
-async fn play(
+/// Injects faults until there have been enough, and returns the client slots.
+async fn run_faults(
     nemesis: &Arc<Nemesis>,
     slots: Vec<ClientSlot>,
     rng: &mut Rng,
     failures: &mut Vec<String>,
 ) -> Vec<ClientSlot> {
-    let (mut lanes, mut back) = (JoinSet::new(), Vec::new());
+    let (mut of_clients, mut back) = (JoinSet::new(), Vec::new());
     for slot in slots {
-        lanes.spawn(Arc::clone(nemesis).haunt(slot, rng.fork()));
+        of_clients.spawn(Arc::clone(nemesis).run_client_faults(slot, rng.fork()));
     }
-    let shared = tokio::spawn(Arc::clone(nemesis).shake(rng.fork()));
-    while let Some(lane) = lanes.join_next().await {
-        match lane {
+    let shared = tokio::spawn(Arc::clone(nemesis).run_shared_faults(rng.fork()));
+    while let Some(joined) = of_clients.join_next().await {
+        match joined {
             Ok((slot, ended)) => {
                 failures.extend(ended.err());
                 back.push(slot);
             }
-            Err(error) => failures.push(format!("a lane of faults has panicked: {error}")),
+            Err(error) => failures.push(format!("the faults of a client have panicked: {error}")),
         }
     }
     match shared.await {
         Ok(ended) => failures.extend(ended.err()),
-        Err(error) => failures.push(format!("the servers' lane of faults has panicked: {error}")),
+        Err(error) => failures.push(format!("the shared faults have panicked: {error}")),
     }
     back
 }
 
-/// All clients end in their own time.
-fn dismiss(mut slots: Vec<ClientSlot>, failures: &mut Vec<String>) {
+/// Orders all clients to quit, and waits until they have ended.
+fn stop_clients(mut slots: Vec<ClientSlot>, failures: &mut Vec<String>) {
     let mut check = |result: io::Result<()>| failures.extend(result.err().map(|e| e.to_string()));
     for slot in &slots {
         check(slot.order(&Order::Quit));
     }
     let deadline = Moment::now() + QUIT_WITHIN;
     for slot in &mut slots {
-        check(slot.quit(deadline.remaining()));
+        check(slot.wait_for_exit(deadline.remaining()));
     }
 }
 
-/// When what was not let go has lapsed, every lock is free, and only documented names are left.
-async fn look_what_is_left(
+/// Waits until all leases have expired, and records the residue: locks that are not free, and the
+/// names that are left on the servers. The checker compares the names with the documented ones.
+async fn record_residue(
     site: &dyn Site,
     operator: &dyn Backend,
     recorder: &Recorder,
@@ -465,8 +471,8 @@ async fn look_what_is_left(
     }
     while let Some(documented) = &header.residue {
         let names = tokio::task::block_in_place(|| site.residue());
-        let names = names.unwrap_or_else(|| vec!["? (nobody could look)".to_owned()]);
-        // The checker decides; this only says whether it is worth while to wait.
+        let names = names.unwrap_or_else(|| vec!["? (the names could not be listed)".to_owned()]);
+        // The checker decides. Here the patterns only end the wait.
         let is_known =
             |name: &String| documented.iter().any(|pattern| lock_history::fits(name, pattern));
         let is_known = names.iter().all(is_known);
@@ -483,11 +489,11 @@ async fn look_what_is_left(
 mod tests {
     use super::*;
 
-    /// A process that is sent a lock and does not answer within the claim lease loses its places.
-    /// Redis documents that.
+    /// A process that does not answer a pushed lock within the claim lease loses its queue entries,
+    /// as documented for Redis.
     #[tokio::test(flavor = "multi_thread")]
-    async fn only_processes_that_are_sent_locks_are_passed_over() {
-        for (name, is_passed_over) in [("redis", true), ("file", false), ("memory", false)] {
+    async fn only_processes_with_pushed_locks_are_skipped() {
+        for (name, is_skipped) in [("redis", true), ("file", false), ("memory", false)] {
             let target = sites::all().iter().find(|target| target.name == name).unwrap();
             let site = tokio::task::block_in_place(|| (target.start)());
             let backend = match site.shared_backend() {
@@ -495,7 +501,7 @@ mod tests {
                 None => worker::reach(&site.url(&[]), target.connect).await.unwrap(),
             };
             let header = header(name, 1, &Settings::default(), &*site, &*backend, false);
-            assert_eq!(header.passes_over, is_passed_over, "{name}");
+            assert_eq!(header.passes_over, is_skipped, "{name}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Faults that hit a client in the act: it is told to take a lock, and is hit right then.
+//! Faults aimed at one moment: a client takes a lock on order, and the fault hits it right then.
 //!
-//! Whatever breaks at some time seldom breaks in the one moment that a mistake is about. Here the
-//! client says that it has the lock, or the request is known that must not be answered.
+//! A fault at a random time seldom hits the one moment in which a mistake shows. Here the client
+//! reports that it holds the lock, or the nemesis knows the request that must get no answer.
 
 use std::future::Future;
 use std::task::Poll;
@@ -14,141 +14,143 @@ use lock_core::clock::sleep;
 use lock_history::{Assumption, Trouble};
 use tokio::task::block_in_place;
 
-use super::{Failure, Nemesis, QUIET_FOR, over, text};
+use super::{Failure, Nemesis, RESUMES_WITHIN, failure, record_end};
 use crate::clients::ClientSlot;
-use crate::collector::lock_name;
 use crate::kind::{Kind, Scope};
+use crate::lock_names::lock_name;
+use crate::orders::Order;
 use crate::sites::{self, Removal};
-use crate::worker::Order;
 
-/// How long a request may take to be on its way.
+/// The time within which a client sends a request.
 const SENT_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a holder that is never told of its loss holds on.
-const HOLDS_ON: Duration = Duration::from_secs(7);
+/// The time after which a holder that was not notified of a break releases the lock.
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(7);
 
 impl Nemesis {
-    /// Returns whether anything was hit.
-    pub(super) async fn hit_in_the_act(
+    /// Injects a fault at the moment of a grant, an attempt or a release. Returns whether it had an
+    /// effect.
+    pub(super) async fn inject_aimed_fault(
         &self,
         kind: Kind,
         rng: &mut Rng,
         slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
-        let way = sites::mechanism(&*self.site, kind).ok_or("there is no way to do it")?;
+        let mechanism =
+            sites::mechanism(&*self.site, kind).ok_or("the site has no mechanism for it")?;
         let lock = rng.usize(..self.collector.locks());
-        let beyond = self.lease().mul_f64(1.2 + rng.f64());
+        let beyond_lease = self.lease().mul_f64(1.2 + rng.f64());
         let host = slot.host().to_owned();
-        let begin = |what: Trouble| self.recorder().fault(what).process(&host).begin();
+        let begin = |trouble: Trouble| self.recorder().fault(trouble).process(&host).begin();
         let other = || begin(Trouble::Other(kind.name()));
         let mut hit = true;
         match kind {
             Kind::AttemptCut => {
                 let fault = other();
-                hit = self.cut(way, lock, &Order::Hold(lock, true), slot).await?;
-                over(fault, hit);
-                hears(slot, "holds", QUIET_FOR)?;
+                hit = self.cut_reply(mechanism, lock, &Order::Hold(lock, true), slot).await?;
+                record_end(fault, hit);
+                wait_for(slot, "holds", RESUMES_WITHIN)?;
             }
             Kind::ReleaseCut => {
-                wins(slot, lock, false)?;
+                take_lock(slot, lock, false)?;
                 let fault = other();
-                hit = self.cut(way, lock, &Order::ReleaseMode, slot).await?;
-                over(fault, hit);
+                hit = self.cut_reply(mechanism, lock, &Order::Release, slot).await?;
+                record_end(fault, hit);
             }
             Kind::LateGrant => {
                 let fault = other();
-                let late = self.params.max_delay.mul_f64(0.3 + 0.7 * rng.f64());
-                disturb(way, late, slot)?;
-                let won = wins(slot, lock, false);
-                sleep(beyond).await;
-                calm(way, slot)?;
+                let delay = self.params.max_delay.mul_f64(0.3 + 0.7 * rng.f64());
+                disturb(mechanism, delay, slot)?;
+                let taken = take_lock(slot, lock, false);
+                sleep(beyond_lease).await;
+                calm(mechanism, slot)?;
                 fault.heal();
-                won?;
+                taken?;
             }
             Kind::CutFromGrant => {
-                wins(slot, lock, true)?;
+                take_lock(slot, lock, true)?;
                 let fault = begin(Trouble::Partition);
-                disturb(way, Duration::ZERO, slot)?;
-                let lasted = self.last_for(&host, beyond).await;
-                calm(way, slot)?;
+                disturb(mechanism, Duration::ZERO, slot)?;
+                let lasted = self.last_for(&host, beyond_lease).await;
+                calm(mechanism, slot)?;
                 fault.heal();
                 lasted?;
             }
             Kind::StoppedFromGrant => {
-                wins(slot, lock, true)?;
+                take_lock(slot, lock, true)?;
                 let fault = begin(Trouble::Stop);
-                self.silence(way, beyond, slot).await?;
+                self.suspend(mechanism, beyond_lease, slot).await?;
                 fault.heal();
             }
             Kind::StarvedFromGrant => {
-                wins(slot, lock, true)?;
+                take_lock(slot, lock, true)?;
                 let fault = begin(Trouble::Starve);
-                self.silence(way, beyond, slot).await?;
+                self.suspend(mechanism, beyond_lease, slot).await?;
                 fault.heal();
             }
             Kind::KilledFromGrant => {
-                wins(slot, lock, true)?;
+                take_lock(slot, lock, true)?;
                 let _ = begin(Trouble::Kill);
-                self.kill(self.span(rng) / 4, slot).await?;
+                self.kill(self.draw_span(rng) / 4, slot).await?;
                 return Ok(true);
             }
-            _ => return self.hold_on_to_what_is_broken(lock, slot).await,
+            _ => return self.break_under_holder(lock, slot).await,
         }
-        tell(slot, &Order::ReleaseMode)?;
-        hears(slot, "done", QUIET_FOR)?;
+        send(slot, &Order::Release)?;
+        wait_for(slot, "done", RESUMES_WITHIN)?;
         Ok(hit)
     }
 
-    /// The next one gets the lock, and its holder looks until it is told. Returns whether it was
-    /// broken.
-    async fn hold_on_to_what_is_broken(
+    /// Breaks a lock whose holder holds on until it is notified, while the next client acquires it.
+    /// Returns whether the lock was broken.
+    async fn break_under_holder(
         &self,
         lock: usize,
         slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
-        wins(slot, lock, true)?;
+        take_lock(slot, lock, true)?;
         let name = lock_name(lock);
         let fault = self.recorder().fault(Trouble::Other(Kind::BrokenFromGrant.name()));
         let fault = fault.lock(&name).breaks(Assumption::A3).begin();
         let name = LockName::new(name).map_err(|error| error.to_string())?;
         let removed = self.break_lock(&name).await;
-        self.close(removed, fault).await;
-        if removed == Removal::NotFound || hears(slot, "done", HOLDS_ON).is_err() {
-            tell(slot, &Order::ReleaseMode)?;
-            hears(slot, "done", QUIET_FOR)?;
+        self.record_removal(removed, fault).await;
+        if removed == Removal::NotFound || wait_for(slot, "done", NOTIFIED_WITHIN).is_err() {
+            send(slot, &Order::Release)?;
+            wait_for(slot, "done", RESUMES_WITHIN)?;
         }
         self.last(Scope::Client, Duration::ZERO).await?;
         Ok(removed == Removal::Removed)
     }
 
-    /// The request that follows from `order` takes effect, and is not answered. False if there was
-    /// none: a lock may go from hand to hand inside of a process.
-    async fn cut(
+    /// Sends `order`, and lets the request that follows take effect without an answer. Returns
+    /// false if there was no request: a lock may be handed over inside of a process.
+    async fn cut_reply(
         &self,
-        way: Kind,
+        mechanism: Kind,
         lock: usize,
         order: &Order,
         slot: &mut ClientSlot,
     ) -> Result<bool, Failure> {
-        if way.is_in_calls() {
-            disturb(way, Duration::ZERO, slot)?;
-            tell(slot, order)?;
+        if mechanism.is_in_calls() {
+            disturb(mechanism, Duration::ZERO, slot)?;
+            send(slot, order)?;
             let lasted = self.last_for(slot.host(), self.params.timeout / 2).await;
-            calm(way, slot)?;
+            calm(mechanism, slot)?;
             return lasted.map(|()| true);
         }
-        // Armed before the order goes out.
-        let cut = |line: &Proxy| line.cut_after(Match::on(lock_name(lock)));
-        let mut cuts: Vec<Hit> = slot.lines.iter().map(cut).collect();
-        tell(slot, order)?;
-        let _ = tokio::time::timeout(SENT_WITHIN, first(&mut cuts)).await;
-        Ok(cuts.into_iter().map(Hit::call_off).filter(|called_off| !called_off).count() > 0)
+        // The proxies are armed before the order is sent.
+        let arm = |proxy: &Proxy| proxy.cut_after(Match::on(lock_name(lock)));
+        let mut hits: Vec<Hit> = slot.proxies.iter().map(arm).collect();
+        send(slot, order)?;
+        let _ = tokio::time::timeout(SENT_WITHIN, wait_for_first(&mut hits)).await;
+        Ok(hits.into_iter().map(Hit::call_off).filter(|called_off| !called_off).count() > 0)
     }
 }
 
-/// Returns when one of them has happened, or cannot happen any more.
-async fn first(cuts: &mut [Hit]) {
-    let mut all: Vec<_> = cuts.iter_mut().map(|cut| Box::pin(cut.happened())).collect();
+/// Waits until a fault has happened, or cannot happen any more.
+async fn wait_for_first(hits: &mut [Hit]) {
+    let mut all: Vec<_> = hits.iter_mut().map(|hit| Box::pin(hit.happened())).collect();
     std::future::poll_fn(|cx| match all.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
         true => Poll::Ready(()),
         false => Poll::Pending,
@@ -156,37 +158,38 @@ async fn first(cuts: &mut [Hit]) {
     .await;
 }
 
-fn tell(slot: &ClientSlot, order: &Order) -> Result<(), Failure> {
-    slot.order(order).map_err(text)
+fn send(slot: &ClientSlot, order: &Order) -> Result<(), Failure> {
+    slot.order(order).map_err(failure)
 }
 
-fn hears(slot: &ClientSlot, word: &str, within: Duration) -> Result<(), Failure> {
-    block_in_place(|| slot.hears(word, within)).map_err(text)
+fn wait_for(slot: &ClientSlot, event: &str, within: Duration) -> Result<(), Failure> {
+    block_in_place(|| slot.wait_for(event, within)).map_err(failure)
 }
 
-/// The client has the lock when this returns.
-fn wins(slot: &ClientSlot, lock: usize, renewed: bool) -> Result<(), Failure> {
-    tell(slot, &Order::Hold(lock, renewed))?;
-    hears(slot, "holds", QUIET_FOR)
+/// Orders the client to take the lock, and waits until it holds it.
+fn take_lock(slot: &ClientSlot, lock: usize, renewed: bool) -> Result<(), Failure> {
+    send(slot, &Order::Hold(lock, renewed))?;
+    wait_for(slot, "holds", RESUMES_WITHIN)
 }
 
-/// Answers come late by `late`, or nothing passes, or it does and is not answered.
-fn disturb(way: Kind, late: Duration, slot: &ClientSlot) -> Result<(), Failure> {
-    if way.is_in_calls() {
-        return tell(slot, &Order::Disturb(way, 1000, late));
+/// Delays answers by `delay`, lets nothing pass, or lets calls pass without an answer.
+fn disturb(mechanism: Kind, delay: Duration, slot: &ClientSlot) -> Result<(), Failure> {
+    if mechanism.is_in_calls() {
+        return send(slot, &Order::Disturb(mechanism, 1000, delay));
     }
-    let fault = match way {
-        Kind::Delay => Fault::Delay { to_server: Duration::ZERO, to_client: late },
+    let fault = match mechanism {
+        Kind::Delay => Fault::Delay { to_server: Duration::ZERO, to_client: delay },
         _ => Fault::BlackHole,
     };
-    slot.lines.iter().for_each(|line| line.set(fault));
+    slot.proxies.iter().for_each(|proxy| proxy.set(fault));
     Ok(())
 }
 
-fn calm(way: Kind, slot: &ClientSlot) -> Result<(), Failure> {
-    if way.is_in_calls() {
-        return tell(slot, &Order::Calm);
+/// Ends the effect of [`disturb`].
+fn calm(mechanism: Kind, slot: &ClientSlot) -> Result<(), Failure> {
+    if mechanism.is_in_calls() {
+        return send(slot, &Order::Calm);
     }
-    slot.lines.iter().for_each(Proxy::heal);
+    slot.proxies.iter().for_each(Proxy::heal);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Faults that hit what all clients share: servers, and locks behind the back of their holders.
+//! Faults of servers, and of locks that are removed while clients hold them.
 
 use std::time::Duration;
 
@@ -11,44 +11,51 @@ use lock_history::{Assumption, Trouble, UnderFault};
 use test_servers::{KeepData, Step};
 use tokio::task::block_in_place;
 
-use super::{Failure, LOOK, Nemesis, QUIET_FOR};
-use crate::collector::lock_name;
+use super::{Failure, Nemesis, POLL_INTERVAL, RESUMES_WITHIN};
 use crate::kind::{FaultSupport, Kind, Scope};
+use crate::lock_names::lock_name;
 use crate::sites::{self, Removal};
 
-/// For how long somebody else is waited for who leads.
+/// The time for which the nemesis waits for another leader.
 const ELECTION: Duration = Duration::from_secs(15);
 
-/// For how long a leader goes on alone that is cut off before it is gone.
+/// The time for which a leader runs without a follower before it is stopped or killed.
 const ALONE: Duration = Duration::from_millis(500);
 
 impl Nemesis {
-    /// Returns the locks that were hit; none, if all of them.
-    pub(super) async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
+    /// Injects a fault into servers or a lock. Returns the locks that it hit, none of them if it
+    /// hit all.
+    pub(super) async fn inject_shared_fault(
+        &self,
+        kind: Kind,
+        rng: &mut Rng,
+    ) -> Result<Vec<String>, Failure> {
         if matches!(kind, Kind::Evicted | Kind::Broken) {
             return self.remove_one(kind, rng).await;
         }
-        let span = self.span(rng);
-        let leader = if kind.needs_leader() { Some(self.someone_leads().await?) } else { None };
+        let span = self.draw_span(rng);
+        let leader = if kind.needs_leader() { Some(self.await_leader().await?) } else { None };
         let hit =
             leader.and_then(|leader| block_in_place(|| self.site.affected_locks(kind, leader)));
         if let Some(locks) = &hit {
-            self.is_served(locks, self.collector.traffic.grants_of(locks), "before it").await?;
+            let before = self.collector.traffic.grants_of(locks);
+            self.await_grants_of(locks, before, "before it").await?;
         }
         let fault = self.begin(kind, hit.clone());
         match kind {
             Kind::LeaderKilled | Kind::LeaderStopped => {
-                let leader = leader.ok_or("nobody leads")?;
-                // Who is back before is not replaced, and that has to be seen as well.
+                let leader = leader.ok_or("there is no leader")?;
+                // One in four leaders may return before it is replaced: that has to work as well.
                 let outlasts = rng.usize(..4) > 0;
                 self.hit_leader(kind, leader, span, outlasts).await?;
             }
             Kind::LeaderReplaced => {
-                self.replace_leader(leader.ok_or("nobody leads")?).await?;
+                self.replace_leader(leader.ok_or("there is no leader")?).await?;
             }
             Kind::ServerAged => self.age_server(span).await?,
             Kind::FollowerCut => {
-                let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
+                let heal = block_in_place(|| self.site.cut_follower());
+                let heal = heal.ok_or("there is no follower")?;
                 let lasted = self.last(self.site.scope(kind), span * 2).await;
                 block_in_place(heal);
                 lasted?;
@@ -69,29 +76,29 @@ impl Nemesis {
         {
             sleep(self.site.recovery_time()).await;
             if matches!(kind, Kind::LeaderKilled | Kind::LeaderStopped) {
-                self.someone_leads().await?;
+                self.await_leader().await?;
             }
         }
         fault.heal();
         if matches!(kind, Kind::LeaderReplaced | Kind::ServerAged) {
-            self.each_lock_is_served().await?;
+            self.await_grant_of_each_lock().await?;
         }
         if matches!(kind, Kind::MemberRestarted | Kind::MemberEmptied) {
-            // Until whoever holds a lock has it there again: a minority may fail, and not one after
-            // the other.
+            // Waits until the member has the current holds again. A minority may fail at a time:
+            // the next failed member must not add to this one.
             sleep(self.lease() * 3).await;
         }
         Ok(hit.unwrap_or_default())
     }
 
-    /// Notes a fault of servers that hits all locks, or these.
+    /// Records the start of a fault that hits `locks`, or all of them.
     fn begin(&self, kind: Kind, locks: Option<Vec<String>>) -> UnderFault {
         let mut fault = self.recorder().fault(Trouble::Other(kind.name()));
         if let Some(assumption) = sites::support(&*self.site, kind).broken_assumption() {
             fault = fault.breaks(assumption);
         }
         if kind.hits_one_member() {
-            // The others make a majority.
+            // The other members are a majority.
             fault = fault.hidden();
         }
         if let Some(locks) = locks {
@@ -100,7 +107,7 @@ impl Nemesis {
         fault.begin()
     }
 
-    /// All of them.
+    /// Stops, fills or restarts all servers, or steps their clock.
     async fn hit_servers(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
         let servers = self.site.servers();
         match kind {
@@ -122,11 +129,10 @@ impl Nemesis {
                 let lasted = self.last(Scope::Partial, span).await;
                 self.site.step_clock(Step::Back(by));
                 lasted?;
-                // Leases that were granted before the step back last longer by it.
+                // Leases that were granted before the step back last this much longer.
                 sleep(by).await;
                 Ok(())
             }
-            // They are started anew.
             kind => {
                 block_in_place(|| servers.iter().for_each(|server| server.kill()));
                 self.last(Scope::Outage, span / 4).await?;
@@ -140,7 +146,7 @@ impl Nemesis {
         }
     }
 
-    /// For a while, or until another one leads.
+    /// Kills or stops the leader, for a while or until it is replaced, and brings it back.
     async fn hit_leader(
         &self,
         kind: Kind,
@@ -158,7 +164,7 @@ impl Nemesis {
             block_in_place(|| servers[leader].kill());
             let lasted = self.last(Scope::Outage, span).await;
             if outlasts {
-                self.is_replaced(leader).await;
+                self.await_replacement(leader).await;
             }
             block_in_place(|| servers[leader].restart(KeepData::Yes));
             lasted
@@ -166,7 +172,7 @@ impl Nemesis {
             block_in_place(|| servers[leader].stop());
             let lasted = self.last(Scope::Outage, span * 2).await;
             if outlasts {
-                self.is_replaced(leader).await;
+                self.await_replacement(leader).await;
             }
             block_in_place(|| servers[leader].cont());
             lasted
@@ -175,29 +181,29 @@ impl Nemesis {
             block_in_place(heal);
         }
         lasted?;
-        self.someone_leads().await.map(drop)
+        self.await_leader().await.map(drop)
     }
 
-    /// By hand, while clients go on.
+    /// Replaces the leader by an operator's request, while clients run.
     async fn replace_leader(&self, leader: usize) -> Result<(), Failure> {
-        let deadline = Moment::now() + QUIET_FOR;
+        let deadline = Moment::now() + RESUMES_WITHIN;
         while !block_in_place(|| self.site.has_replaced(leader)) {
             if deadline.has_passed() {
-                return Err("nobody could be made the leader".into());
+                return Err("no server could be made the leader".into());
             }
-            // One that is under way is not begun again, and one that was given up is.
+            // Does nothing while a replacement runs, and starts again one that was abandoned.
             block_in_place(|| self.site.replace_leader(leader));
             sleep(Duration::from_millis(50)).await;
         }
         if self.site.isolates_leaders_first() {
-            // Without a replica it gives no lock.
-            self.someone_leads().await?;
+            // A leader without a replica grants no locks.
+            self.await_leader().await?;
         }
-        self.resumes();
-        self.someone_leads().await.map(drop)
+        self.record_resumption();
+        self.await_leader().await.map(drop)
     }
 
-    /// Kills the server, and starts it again with the data that it had a while before.
+    /// Keeps the server's data, kills it after `span`, and restarts it with the kept data.
     async fn age_server(&self, span: Duration) -> Result<(), Failure> {
         let server = *self.site.servers().first().ok_or("there is no server")?;
         let put_back = block_in_place(|| self.site.snapshot_data()).ok_or("it keeps no data")?;
@@ -207,30 +213,29 @@ impl Nemesis {
             put_back();
             server.restart(KeepData::Yes);
         });
-        self.resumes();
+        self.record_resumption();
         Ok(())
     }
 
-    /// Notes that a server takes writes again, perhaps with older data.
-    fn resumes(&self) {
+    /// Records that a server accepts writes again, perhaps with older data.
+    fn record_resumption(&self) {
         self.recorder().fault(Trouble::Resumes).begin().heal();
     }
 
-    /// Waits for a grant of each lock: one that stands still is not taken for one under the next
-    /// fault.
-    async fn each_lock_is_served(&self) -> Result<(), Failure> {
+    /// Waits for a grant of each lock, so that a standstill is not attributed to the next fault.
+    async fn await_grant_of_each_lock(&self) -> Result<(), Failure> {
         for number in 0..self.collector.locks() {
             let lock = [lock_name(number)];
             let before = self.collector.traffic.grants_of(&lock);
-            let is_served = || self.collector.traffic.grants_of(&lock) > before;
-            self.until(is_served).await.map_err(|()| {
-                format!("minimum traffic: no grant of {} in {QUIET_FOR:?} afterwards", lock[0])
+            let is_granted = || self.collector.traffic.grants_of(&lock) > before;
+            self.poll_until(is_granted).await.map_err(|()| {
+                format!("minimum traffic: no grant of {} in {RESUMES_WITHIN:?} afterwards", lock[0])
             })?;
         }
         Ok(())
     }
 
-    /// Two of three members, so that no majority is left.
+    /// Stops or kills two of three members, so that no majority is left, and brings them back.
     async fn hit_two_members(
         &self,
         kind: Kind,
@@ -240,27 +245,28 @@ impl Nemesis {
         let mut members = self.site.members(kind);
         rng.shuffle(&mut members);
         let Some(two) = members.get(..2) else {
-            return Err("no two members are fit for it".into());
+            return Err("there are no two members to suspend".into());
         };
         let is_stop = kind == Kind::TwoStopped;
-        let each =
-            |what: fn(&dyn ServerProcess)| block_in_place(|| two.iter().for_each(|one| what(*one)));
-        each(if is_stop { |one| one.stop() } else { |one| one.kill() });
+        let on_both = |action: fn(&dyn ServerProcess)| {
+            block_in_place(|| two.iter().for_each(|one| action(*one)));
+        };
+        on_both(if is_stop { |one| one.stop() } else { |one| one.kill() });
         let lasted = self.last(Scope::Outage, span).await;
-        each(if is_stop { |one| one.cont() } else { |one| one.restart(KeepData::Yes) });
+        on_both(if is_stop { |one| one.cont() } else { |one| one.restart(KeepData::Yes) });
         lasted
     }
 
-    /// One of several servers that know nothing of each other; the others make a majority.
+    /// Cuts off, stops or restarts one of several independent servers. The others are a majority.
     async fn hit_member(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
         if kind == Kind::MemberCut {
-            let way = rng.choice(self.site.member_proxies()).ok_or("there are no members")?;
-            way.set(Fault::BlackHole);
+            let proxy = rng.choice(self.site.member_proxies()).ok_or("there are no members")?;
+            proxy.set(Fault::BlackHole);
             let lasted = self.last(Scope::Partial, span * 2).await;
-            way.heal();
+            proxy.heal();
             return lasted;
         }
-        let member = rng.choice(self.site.members(kind)).ok_or("no member is fit for it")?;
+        let member = rng.choice(self.site.members(kind)).ok_or("there is no member for it")?;
         if kind == Kind::MemberStopped {
             block_in_place(|| member.stop());
             let lasted = self.last(Scope::Partial, span * 2).await;
@@ -274,8 +280,9 @@ impl Nemesis {
         lasted
     }
 
-    /// Waits until another server leads: for a while, since an election may find nobody fit.
-    async fn is_replaced(&self, leader: usize) {
+    /// Waits until another server leads. Returns after [`ELECTION`] in any case: an election may
+    /// find no eligible server.
+    async fn await_replacement(&self, leader: usize) {
         let deadline = Moment::now() + ELECTION;
         while !block_in_place(|| self.site.has_replaced(leader)) {
             if deadline.has_passed() {
@@ -283,31 +290,32 @@ impl Nemesis {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        // Without a replica, who waits for one goes on later.
+        // A new leader that waits for a replica does not accept writes yet.
         if !self.site.isolates_leaders_first() {
-            self.resumes();
+            self.record_resumption();
         }
     }
 
-    /// Which server leads, once one does.
-    async fn someone_leads(&self) -> Result<usize, Failure> {
-        let deadline = Moment::now() + QUIET_FOR;
+    /// Waits until a server leads, and returns its index.
+    async fn await_leader(&self) -> Result<usize, Failure> {
+        let deadline = Moment::now() + RESUMES_WITHIN;
         loop {
             if let Some(leader) = block_in_place(|| self.site.leader()) {
                 return Ok(leader);
             }
             if deadline.has_passed() {
-                return Err("nobody leads any more".into());
+                return Err("no server leads".into());
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// One lock that is held is removed, by an operator or behind everybody's back.
+    /// Removes a held lock: an operator breaks it, or it is deleted on the server. Returns its
+    /// name.
     async fn remove_one(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
-        let _undisturbed =
-            if self.has_leases { None } else { Some(self.undisturbed.write().await) };
-        let deadline = Moment::now() + QUIET_FOR;
+        let _no_client_faults =
+            if self.has_leases { None } else { Some(self.client_faults.write().await) };
+        let deadline = Moment::now() + RESUMES_WITHIN;
         loop {
             let lock = lock_name(rng.usize(..self.collector.locks()));
             let name = lock.clone();
@@ -318,39 +326,39 @@ impl Nemesis {
                 Kind::Evicted => block_in_place(|| self.site.evict(&name)),
                 _ => self.break_lock(&name).await,
             };
-            self.close(removed, fault).await;
+            self.record_removal(removed, fault).await;
             if removed == Removal::Removed {
-                // The holder believes in its lock until its next renewal, or its deadline.
+                // The holder treats the lock as held until its next renewal or its deadline.
                 self.last(Scope::Partial, self.params.ttl * 2).await?;
                 return Ok(vec![lock]);
             }
             if deadline.has_passed() {
-                return Err(format!("no lock could be removed in {QUIET_FOR:?}"));
+                return Err(format!("no lock could be removed in {RESUMES_WITHIN:?}"));
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// What became of the removal that `fault` stands for.
-    pub(super) async fn close(&self, removed: Removal, fault: UnderFault) {
+    /// Records the result of the removal that is recorded as `fault`.
+    pub(super) async fn record_removal(&self, removed: Removal, fault: UnderFault) {
         match removed {
             Removal::Removed => fault.has_removed(),
             Removal::NotFound => fault.never_happened(),
             Removal::Unknown => {
-                // It may land until its holder has gone by itself.
+                // The removal may take effect until the hold has ended by itself.
                 sleep(self.params.timeout + self.lease()).await;
                 fault.heal();
             }
         }
     }
 
+    /// Breaks a lock as an operator does: inspects it, and ends the hold of the inspected owner.
     pub(super) async fn break_lock(&self, name: &LockName) -> Removal {
-        let bounded = |span| tokio::time::timeout(span, self.operator.inspect(name));
-        let Ok(Ok(seen)) = bounded(self.params.timeout).await else { return Removal::NotFound };
+        let inspection = tokio::time::timeout(self.params.timeout, self.operator.inspect(name));
+        let Ok(Ok(seen)) = inspection.await else { return Removal::NotFound };
         let Some(owner) = seen.holders.first().and_then(|holder| holder.owner) else {
             return Removal::NotFound;
         };
-        // Whoever it is by then: it names the holder that was seen.
         let breaking = self.operator.break_lock(name, &owner);
         match tokio::time::timeout(self.params.timeout, breaking).await {
             Ok(Ok(true)) => Removal::Removed,

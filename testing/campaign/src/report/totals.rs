@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::figures::prompt;
 use crate::collector::Effects;
+use crate::fault_traffic::FaultTraffic;
 use crate::kind::Kind;
-use crate::nemesis::Around;
 use crate::outcome::{Outcome, Prompt, Settings, command_name};
 use crate::times::{Losses, Spread};
 
@@ -25,7 +25,7 @@ pub(super) struct Total<'a> {
     pub(super) grants: u64,
     pub(super) unknown: u64,
     pub(super) faults: u64,
-    pub(super) around: BTreeMap<Kind, Around>,
+    pub(super) around: BTreeMap<Kind, FaultTraffic>,
     /// The calls of each verb, and the hits of holders.
     pub(super) draws: BTreeMap<String, u64>,
     /// The grants in the runs that counted draws.

@@ -11,8 +11,8 @@ use test_servers::{Persistence, Redis, RedisCluster, RedisOptions};
 
 use super::redis::deleted;
 use super::site::{BY_NETWORK, BackendSpec, Removal, Site, SiteParams, Undo, connect};
-use crate::collector::lock_name;
 use crate::kind::{FaultSupport, Kind};
+use crate::lock_names::lock_name;
 
 pub(super) const SPEC: BackendSpec = BackendSpec { name: "cluster", start, connect };
 

@@ -1,4 +1,4 @@
-//! What happens to the calls of a client's backend, where no network can be disturbed.
+//! Faults in the calls of a client's backend, for sites without a network to disturb.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,28 +9,30 @@ use lock_core::faults::{Call, Injection, Verb};
 
 use crate::kind::Kind;
 
+/// The faults of the calls of one client.
 #[derive(Debug)]
 pub(super) struct AmbientFaults(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     rng: Rng,
-    now: Option<(Kind, u32, Duration)>,
+    current: Option<(Kind, u32, Duration)>,
 }
 
 impl AmbientFaults {
     pub(super) fn new(rng: Rng) -> Self {
-        Self(Mutex::new(Inner { rng, now: None }))
+        Self(Mutex::new(Inner { rng, current: None }))
     }
 
-    pub(super) fn set(&self, now: Option<(Kind, u32, Duration)>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).now = now;
+    /// Sets the kind of fault, the calls in a thousand that it disturbs, and its longest delay.
+    pub(super) fn set(&self, current: Option<(Kind, u32, Duration)>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).current = current;
     }
 
-    /// What happens to this call.
-    pub(super) fn over(&self, call: &Call<'_>) -> Injection {
+    /// Draws the injection for `call`.
+    pub(super) fn draw(&self, call: &Call<'_>) -> Injection {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((kind, rate, longest)) = inner.now else { return Injection::None };
+        let Some((kind, rate, longest)) = inner.current else { return Injection::None };
         if kind == Kind::CallsCutOff {
             return Injection::Hang;
         }
@@ -44,7 +46,7 @@ impl AmbientFaults {
             Kind::CallsUnanswered => Injection::HangAfter,
             Kind::CallsLate => Injection::DelayRequest(by),
             Kind::CallsRepliesLate => Injection::DelayReply(by),
-            // A wait changes nothing on the backend, so there is nothing to land.
+            // A wait changes nothing on the backend, so nothing of it can land late.
             Kind::CallsLandLate if !matches!(call.verb, Verb::Wait | Verb::WaitLost) => {
                 Injection::LandLate(by)
             }

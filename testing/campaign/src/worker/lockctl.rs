@@ -1,8 +1,8 @@
 //! Locks that a task takes with `lockctl`, as scripts do.
 //!
 //! A hold of `lockctl run` lasts while a command runs. The exit status says whether the lock was
-//! held to the end, so nothing is claimed before. The leases that `lockctl acquire` prints are
-//! counted from its start. So no claim is longer than the hold.
+//! held to the end, so the client claims no time before the exit. The leases that `lockctl acquire`
+//! prints are counted from its start. So no claim is longer than the hold.
 
 use std::io;
 use std::process::{Output, Stdio};
@@ -15,16 +15,16 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use super::workload::{Workload, gives_up};
-use crate::collector::lock_name;
+use super::workload::{Workload, may_cancel};
+use crate::lock_names::lock_name;
 
 /// The exit status of lockctl if the lock is taken.
 const CONTENDED: i32 = 75;
 
-/// The same if the lock was lost, or was not held.
+/// The exit status of lockctl if the lock was lost, or was not held.
 const LOST: i32 = 76;
 
-/// Prints the token, and ends with the standard input.
+/// The command under `lockctl run`. It prints the token, and ends when its standard input ends.
 const COMMAND: &str = r#"echo "$LOCK_FENCING_TOKEN"; read -r _; exit 0"#;
 
 /// The output of `lockctl acquire`.
@@ -39,75 +39,76 @@ impl Workload {
     /// Takes the lock with `lockctl run`, works under it, and ends the command.
     pub(super) async fn run_by_lockctl(&mut self, number: usize) {
         let name = lock_name(number);
-        let (op, patience) = self.patience(number);
+        let (op, wait) = self.draw_wait(number);
         let mut run = self.lockctl("run");
-        run.args(self.ttl()).args(patience).args([&name, "--", "sh", "-c", COMMAND]);
+        run.args(self.ttl()).args(wait).args([&name, "--", "sh", "-c", COMMAND]);
         run.stdin(Stdio::piped());
         self.client.may_be_overtaken(true);
         let pending = self.client.invoke(op, &name);
-        let asked = Clock::raw().now();
+        let start = Clock::raw().now();
         let mut child = run.spawn().expect("lockctl is there");
-        let mut said = String::new();
+        let mut token = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
-        if !matches!(stdout.read_line(&mut said).await, Ok(1..)) {
-            return no_grant(pending, child.wait_with_output().await);
+        if !matches!(stdout.read_line(&mut token).await, Ok(1..)) {
+            return record_no_grant(pending, child.wait_with_output().await);
         }
-        let fence = said.trim().parse().ok();
-        let id = pending.ok_grant(fence, Some(asked));
-        self.link.did("lockctl-run");
+        let fence = token.trim().parse().ok();
+        let id = pending.ok_grant(fence, Some(start));
+        self.link.count_verb("lockctl-run");
 
         let read = self.read(&name, fence);
-        sleep(self.hold_for(false)).await;
+        sleep(self.draw_hold(false)).await;
         if let Some(read) = read {
             self.write(&name, &read);
         }
         let pending = self.client.invoke_on(Op::Release, &id);
-        // That closes its standard input.
-        released(pending, child.wait_with_output().await);
+        // The wait closes the standard input, which ends the command.
+        record_release(pending, child.wait_with_output().await);
     }
 
-    /// Takes the lock with `lockctl acquire`, which leaves it to us.
+    /// Takes the lock with `lockctl acquire`, which leaves the hold to the caller.
     pub(super) async fn acquire_by_lockctl(
         &mut self,
         number: usize,
     ) -> Option<(Detached, GrantId)> {
         let name = lock_name(number);
-        let (op, patience) = self.patience(number);
+        let (op, wait) = self.draw_wait(number);
         self.client.leaves_unrenewed(true);
         let mut acquire = self.lockctl("acquire");
-        acquire.args(self.ttl()).args(patience).arg(&name);
+        acquire.args(self.ttl()).args(wait).arg(&name);
         self.client.may_be_overtaken(true);
         let pending = self.client.invoke(op, &name);
-        let asked = Clock::raw().now();
+        let start = Clock::raw().now();
         let ended = acquire.output().await;
-        let said = ended.as_ref().ok().filter(|ended| ended.status.success());
-        let acquired = said.and_then(|said| serde_json::from_slice::<Acquired>(&said.stdout).ok());
+        let output = ended.as_ref().ok().filter(|ended| ended.status.success());
+        let acquired =
+            output.and_then(|output| serde_json::from_slice::<Acquired>(&output.stdout).ok());
         let Some(Acquired { owner, fencing_token, expires_in_ms }) = acquired else {
-            no_grant(pending, ended);
+            record_no_grant(pending, ended);
             return None;
         };
-        let until = asked + expires_in_ms * 1_000_000;
+        let until = start + expires_in_ms * 1_000_000;
         let fence = fencing_token.and_then(|token| token.parse().ok());
         let id = pending.ok_grant(fence, Some(until));
-        self.link.did("lockctl-acquire");
+        self.link.count_verb("lockctl-acquire");
         let name = LockName::new(name).expect("a good name");
         let owner = owner.parse().expect("lockctl prints an owner");
-        Some((Detached::new(name, owner, self.duty.ttl), id))
+        Some((Detached::new(name, owner, self.config.ttl), id))
     }
 
-    /// Gives a detached lock back with `lockctl release`.
+    /// Releases a detached lock with `lockctl release`.
     pub(super) async fn release_by_lockctl(&mut self, (detached, id): (&Detached, &GrantId)) {
         let mut release = self.lockctl("release");
         release.env("LOCK_OWNER", detached.owner.expose()).arg(detached.name.as_str());
         let pending = self.client.invoke_on(Op::Release, id);
-        released(pending, release.output().await);
-        self.link.did("lockctl-release");
+        record_release(pending, release.output().await);
+        self.link.count_verb("lockctl-release");
     }
 
     /// Draws whether a call tries or waits. A wait has a bound on locks whose waiters may cancel.
-    fn patience(&mut self, number: usize) -> (Op, Vec<String>) {
-        let wait = self.up_to(self.duty.ttl).max(Duration::from_millis(1));
-        match (self.rng.bool(), gives_up(number)) {
+    fn draw_wait(&mut self, number: usize) -> (Op, Vec<String>) {
+        let wait = self.up_to(self.config.ttl).max(Duration::from_millis(1));
+        match (self.rng.bool(), may_cancel(number)) {
             (true, _) => (Op::Try, vec!["--no-wait".to_owned()]),
             (false, true) => (Op::Acquire, vec![format!("--wait={}ms", wait.as_millis().max(1))]),
             (false, false) => (Op::Acquire, Vec::new()),
@@ -115,20 +116,20 @@ impl Workload {
     }
 
     fn ttl(&self) -> Vec<String> {
-        vec![format!("--ttl={}ms", self.duty.ttl.as_millis())]
+        vec![format!("--ttl={}ms", self.config.ttl.as_millis())]
     }
 
     fn lockctl(&self, verb: &str) -> Command {
         let here = std::env::current_exe().expect("this program has a path");
         let mut command = Command::new(here.with_file_name("campaign-lockctl"));
-        command.args(["--backend", &self.duty.url, verb]);
+        command.args(["--backend", &self.config.url, verb]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 }
 
 /// Records why there is no grant.
-fn no_grant(pending: Pending<'_>, ended: io::Result<Output>) {
+fn record_no_grant(pending: Pending<'_>, ended: io::Result<Output>) {
     let ended = ended.expect("lockctl is there");
     match ended.status.code() {
         Some(CONTENDED) => pending.fail(Why::Busy),
@@ -137,17 +138,17 @@ fn no_grant(pending: Pending<'_>, ended: io::Result<Output>) {
 }
 
 /// Records the result of a release. A message beside the status leaves the result unknown.
-fn released(pending: Pending<'_>, ended: io::Result<Output>) {
+fn record_release(pending: Pending<'_>, ended: io::Result<Output>) {
     let ended = ended.expect("lockctl is there");
-    let said = String::from_utf8_lossy(&ended.stderr);
+    let message = String::from_utf8_lossy(&ended.stderr);
     match ended.status.code() {
-        Some(0) if said.is_empty() => pending.ok(),
-        Some(LOST) if said.contains("not held by us") => pending.fail(Why::NotHeld),
+        Some(0) if message.is_empty() => pending.ok(),
+        Some(LOST) if message.contains("not held by us") => pending.fail(Why::NotHeld),
         _ => pending.info(other(&ended)),
     }
 }
 
 fn other(ended: &Output) -> Why {
-    let said = String::from_utf8_lossy(&ended.stderr);
-    Why::Other(format!("{}: {}", ended.status, said.trim()))
+    let message = String::from_utf8_lossy(&ended.stderr);
+    Why::Other(format!("{}: {}", ended.status, message.trim()))
 }
