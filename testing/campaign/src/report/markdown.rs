@@ -38,11 +38,11 @@ const PICTURES: &str = "\n![Updates lost with and without a check of fencing tok
 pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     let totals = totals(outcomes);
     let mut text = "# The fault campaign\n\n\
-        Made by `lock-campaign report`; the last section has the commands. Client processes take locks\n\
-        on real servers. Under each lock they write to two counters: one that checks fencing\n\
-        tokens and one that does not. Meanwhile the campaign stops and kills the clients, breaks their\n\
-        network and restarts their servers. It records and judges all calls. Some locks are taken with\n\
-        `lockctl`. An application that blocks its runtime has to keep its locks.\n\n\
+        Made by `lock-campaign report`; the last section has the commands. Client processes take locks on\n\
+        real servers. Under each lock they write to two counters: one that checks fencing tokens and one\n\
+        that does not. Meanwhile the campaign stops and kills the clients, breaks their network and\n\
+        restarts their servers. It records and judges all calls. Some locks are taken with `lockctl`. An\n\
+        application that blocks its runtime has to keep its locks.\n\n\
         The locks of `memory` live in one process, so its clients are threads with a runtime each:\n\
         *stopped* there is a thread whose runtime is blocked, and *killed* one that was ordered to end at\n\
         once. `file` has processes, and no server.\n\n\
