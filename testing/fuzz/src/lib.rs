@@ -1,9 +1,9 @@
-//! Feeds the parsers of this workspace with what others may have written.
+//! Feeds the parsers of this workspace with bytes that other programs may have written.
 //!
-//! A target takes any bytes and panics on a broken property: a parser that panics, a value that its
-//! own text does not give back, a key of two locks, a password in an error. `tests/corpus.rs`
-//! replays the files of `corpus/TARGET` with seeded mutations of them, and `guided` runs the same
-//! targets under libFuzzer.
+//! A target takes any bytes and panics on a broken property. Examples are a parser that panics, a
+//! value that its own text does not give back, a key of two locks, and a password in an error.
+//! `tests/corpus.rs` replays the files of `corpus/TARGET` with seeded mutations of them, and
+//! `guided` runs the same targets under libFuzzer.
 
 mod names;
 mod urls;

@@ -6,7 +6,7 @@ use lock_redis::Names;
 /// A byte of no name, which ends one.
 const END: u8 = 0xff;
 
-/// Encodes up to two names with a prefix, in this order: two names never have the same key, and a
+/// Encodes up to two names with a prefix, in this order. Two names never have the same key, and a
 /// key that can be decoded gives its name back.
 pub(crate) fn name(data: &[u8]) {
     let mut texts = data.split(|byte| *byte == END).map(std::str::from_utf8);

@@ -39,8 +39,8 @@ fn parse(text: &str) {
     }
 }
 
-/// Puts a text into the password of URLs, as people do who forget to encode it. No error shows it,
-/// nor does a configuration.
+/// Puts a text into the password of URLs, as it is: users forget to encode it. No error and no
+/// configuration shows it.
 fn password(text: &str) {
     let (before, after) = text.split_once('|').unwrap_or((text, ""));
     // The first part of such a text reads as a password, and the second one as options.
