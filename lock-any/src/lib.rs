@@ -83,6 +83,9 @@
 //! layouts that clients in other languages share.
 
 mod backends;
+#[cfg(feature = "__fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod options;
 #[cfg(feature = "quorum")]
 mod quorum_url;

@@ -34,10 +34,12 @@ pub async fn redlock<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result
     Ok(Locker::new(quorum_of(members, None).build().await?))
 }
 
-pub(crate) async fn builder(
-    mut url: Url,
-    max_ttl: Option<Duration>,
-) -> Result<LockerBuilder, Error> {
+pub(crate) async fn builder(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    Ok(Locker::builder(members_of(url, max_ttl)?.build().await?))
+}
+
+/// Reads the members and the options of a quorum. No I/O.
+pub(crate) fn members_of(mut url: Url, max_ttl: Option<Duration>) -> Result<QuorumBuilder, Error> {
     let members: Vec<_> =
         url.take_all("member")?.iter().map(|url| member(url)).collect::<Result<_, _>>()?;
     must_agree(&members)?;
@@ -58,7 +60,7 @@ pub(crate) async fn builder(
     if let Some(timeout) = timeout {
         builder = builder.member_timeout(timeout);
     }
-    Ok(Locker::builder(builder.build().await?))
+    Ok(builder)
 }
 
 fn quorum_of(members: Vec<Url>, max_ttl: Option<Duration>) -> QuorumBuilder {
@@ -109,11 +111,13 @@ fn must_agree(members: &[Url]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the location for messages, without credentials.
+/// Returns the location for messages, without credentials. A location that cannot be understood is
+/// left out: it may be credentials without a host.
 fn shown(url: &Url) -> String {
     let (scheme, location) = (url.scheme(), url.location());
     match location.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{host}"),
+        None if url.authority(1).is_err() && url.path().is_err() => format!("{scheme}:"),
         None => format!("{scheme}:{location}"),
     }
 }

@@ -343,6 +343,9 @@ mod quorum {
         let urls = urls.map(|url| url.replace("a:", "a"));
         let error = lock_any::redlock(&urls).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        let error = lock_any::redlock(["redis://u:hunter2"]).await.unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("member 1 (redis:)") && !text.contains("hunter2"), "{text}");
     }
 }
 

@@ -87,6 +87,9 @@ mod file_watch;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "no_file_watch.rs"]
 mod file_watch;
+#[cfg(feature = "__fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod holders;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

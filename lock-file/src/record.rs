@@ -101,12 +101,12 @@ impl Record {
         };
         let reserved = || {
             let (up_to, boot) = field("reserved")?.split_once(' ')?;
-            Some(Reserved { up_to: number(up_to)?, boot: boot.to_owned() })
+            Some(Reserved { up_to: number(up_to)?, boot: boot_id(boot)? })
         };
         let lease = || {
             let (until, boot) = field("lease")?.split_once(' ')?;
             let until = Duration::from_nanos(until.parse().ok()?);
-            Some(LeaseRecord { until, boot: boot.to_owned() })
+            Some(LeaseRecord { until, boot: boot_id(boot)? })
         };
         let holder = || {
             let (pid, pid_space) = field("pid")?.split_once(' ')?;
@@ -145,6 +145,13 @@ impl Record {
         }
         with_sum(text)
     }
+}
+
+/// Returns the id of a boot, which may be empty. A longer text would leave no room for the next
+/// holder: in a shared directory, other users write records.
+fn boot_id(text: &str) -> Option<String> {
+    let is_id = text.len() <= 36 && text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_id.then(|| text.to_owned())
 }
 
 /// Returns `text` with its checksum, padded with blanks.
@@ -227,6 +234,24 @@ mod tests {
             flipped[at] ^= 1;
             assert_eq!(Record::parse(&flipped), Some(Record::BLANK), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_planted_record_leaves_room_for_the_next_holder() {
+        for boot in ["b".repeat(400), "b".repeat(37), "b\r\r".to_owned(), "é".to_owned()] {
+            let owner = OwnerId::mint().expose();
+            let planted = format!(
+                "lock-file 1\nnumber 7\nreserved 9 {boot}\nowner {owner}\npid 1 1\nsince 1"
+            );
+            let mut read = Record::parse(&with_sum(planted)).unwrap();
+            assert_eq!((read.number, &read.reserved), (Some(7), &None), "{boot}");
+            read.holder = record().holder;
+            assert_eq!(Record::parse(&read.to_bytes()), Some(read));
+        }
+        let leased =
+            format!("lock-file 1\nnumber 7\nowner {}\npid 1 1\nsince 1\nlease 9 ", "0".repeat(32));
+        let read = Record::parse(&with_sum(leased + &"b".repeat(300))).unwrap();
+        assert_eq!(read.holder.and_then(|holder| holder.lease), None);
     }
 
     #[test]

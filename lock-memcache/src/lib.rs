@@ -70,6 +70,9 @@ mod client;
 mod config;
 mod connection;
 mod fault;
+#[cfg(feature = "__fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod holds;
 mod keys;
 mod lease;

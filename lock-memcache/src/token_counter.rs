@@ -23,6 +23,9 @@ use crate::fault;
 /// counter the next lock waits for a new one.
 pub(crate) const COUNTER_TTL: u64 = 30 * 24 * 3600;
 
+/// Numbers of one second.
+const MICROS: u64 = 1_000_000;
+
 /// Time for which a new counter lasts without a draw.
 const SEED_TTL: u64 = 3;
 
@@ -44,8 +47,8 @@ impl TokenCounter {
 }
 
 /// Returns the first number. Numbers are microseconds at first, of which each second has enough.
-fn seed(second: u64) -> String {
-    (second * 1_000_000).to_string()
+pub(crate) fn seed(second: u64) -> String {
+    (second * MICROS).to_string()
 }
 
 async fn begin(link: &Link, key: &str) -> Result<(), Fault> {
@@ -76,9 +79,14 @@ async fn begin(link: &Link, key: &str) -> Result<(), Fault> {
 }
 
 async fn second(connection: &Connection) -> Result<u64, Fault> {
-    let stats = connection.stats("").await?;
-    let time = stat(&stats, "time").and_then(|time| time.parse().ok());
+    let time = time_of(&connection.stats("").await?);
     time.ok_or_else(|| fault::unexpected_reply("read the server's clock", "no time"))
+}
+
+/// Returns the server's clock, in seconds; `None` unless it gives tokens.
+pub(crate) fn time_of(stats: &[(String, String)]) -> Option<u64> {
+    let time = stat(stats, "time").and_then(|time| time.parse().ok());
+    time.filter(|time| *time <= FencingToken::MAX_BACKEND_NUMBER / MICROS)
 }
 
 /// Refuses a number that the counter cannot have reached by itself: above all tokens, or far below
@@ -114,5 +122,21 @@ pub(crate) fn drawn(reply: Option<Reply>) -> Result<Option<u64>, Fault> {
         }
         Some(other) => Err(other.unexpected(action)),
         None => Err(fault::unexpected_reply(action, "nothing")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_gives_no_token_is_not_read() {
+        let time = |text: &str| time_of(&[("time".to_owned(), text.to_owned())]);
+        assert_eq!(time("1764217000"), Some(1_764_217_000));
+        for absurd in ["", "-1", "x", "36028797019", "18446744073709551615"] {
+            assert_eq!(time(absurd), None, "{absurd}");
+        }
+        let last = time("36028797017").map(seed).and_then(|first| first.parse().ok());
+        assert!(last.and_then(FencingToken::from_backend).is_some());
     }
 }

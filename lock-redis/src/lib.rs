@@ -80,6 +80,9 @@ mod clock;
 mod config;
 mod connection;
 mod fault;
+#[cfg(feature = "__fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod limits;
 mod owners;

@@ -420,7 +420,7 @@ impl Queues {
         None
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "__fuzzing"))]
     pub(crate) fn is_empty(&self) -> bool {
         let table = self.table();
         table.waiters.is_empty() && table.locks.is_empty() && table.holders.is_empty()

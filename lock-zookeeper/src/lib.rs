@@ -77,6 +77,9 @@
 mod backend;
 mod config;
 mod fault;
+#[cfg(feature = "__fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod names;
 mod session;
 #[cfg(feature = "tls")]

@@ -93,7 +93,7 @@ impl Request {
 }
 
 /// The reply of a server to one command.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Stored,
     /// The key has an item already.
@@ -110,7 +110,7 @@ pub(crate) enum Reply {
 }
 
 /// The item under a key.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Item {
     /// `None` if it is longer than any value of this backend.
     pub(crate) value: Option<Vec<u8>>,

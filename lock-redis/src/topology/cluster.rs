@@ -371,7 +371,7 @@ impl fmt::Debug for Cluster {
 }
 
 /// Returns the target of a redirection. The address is empty if it is the redirecting member's own.
-fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
+pub(crate) fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
     let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
     let host = address.and_then(|(name, port)| host(name, port.parse().ok()?, from));
     host.ok_or_else(|| {
@@ -390,7 +390,7 @@ pub(crate) fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
 /// Reads the answer of the member `from` to `CLUSTER SLOTS`: for each range of slots its ends, its
 /// master, and its replicas. Ranges whose master has no known address are left out. Returns `None`
 /// if the answer is malformed.
-fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
+pub(crate) fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     let Answer::Array(entries) = answer else { return None };
     let mut ranges = Vec::new();
     for entry in entries {

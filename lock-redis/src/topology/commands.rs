@@ -157,7 +157,7 @@ impl Info {
 pub(crate) type Watched = (bool, Option<Vec<u8>>);
 
 /// Reads the answers of [`Link::watch`].
-fn parse_watch(answers: Vec<Answer>) -> Option<Watched> {
+pub(crate) fn parse_watch(answers: Vec<Answer>) -> Option<Watched> {
     let [Answer::Int(is_there), value, Answer::Int(1)] = <[Answer; 3]>::try_from(answers).ok()?
     else {
         return None;

@@ -7,7 +7,7 @@ pub(crate) mod commands;
 mod exclusive;
 mod handshake;
 pub(crate) mod link;
-mod pushes;
+pub(crate) mod pushes;
 pub(crate) mod replicas;
 pub(crate) mod request;
 pub(crate) mod sentinel;

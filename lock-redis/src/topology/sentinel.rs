@@ -135,12 +135,21 @@ impl Sentinels {
         redis: &MultiplexedConnection,
         address: &Address,
     ) -> Result<ServerLocation, Fault> {
-        let refusal = |error: RedisError| refusal(address, &error);
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("MASTER").arg(&self.service);
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         let answers = redis.clone().req_packed_commands(&pipe, 0, pipe.len()).await;
-        let [known, named] = <[Answer; 2]>::try_from(answers.map_err(refusal)?)
+        self.location(address, answers.map_err(|error| refusal(address, &error))?)
+    }
+
+    /// Reads the answers of the sentinel at `address` to both questions.
+    pub(crate) fn location(
+        &self,
+        address: &Address,
+        answers: Vec<Answer>,
+    ) -> Result<ServerLocation, Fault> {
+        let refusal = |error: RedisError| refusal(address, &error);
+        let [known, named] = <[Answer; 2]>::try_from(answers)
             .map_err(|_| unexpected_answer("ask a sentinel", "another number of answers"))?;
         let known = match known.extract_error().map_err(refusal) {
             // Without that right, any of them could override the others.

@@ -1,8 +1,8 @@
 //! The verbs of the backend.
 
-mod acquire;
+pub(crate) mod acquire;
 pub(crate) mod held;
 mod inspect;
 mod release;
-mod renew;
+pub(crate) mod renew;
 mod wait;
