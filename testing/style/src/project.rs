@@ -153,6 +153,7 @@ impl Project {
             let comment: String = comment.map(|line| format!("{line}\n")).collect();
             let entries = toml::to_string(&needed).expect("a table is TOML");
             let list = format!("{comment}\n{entries}");
+            let list = list.trim_end().to_owned() + "\n";
             std::fs::write(self.root.join(file), list).expect("the list can be written");
         }
         findings
