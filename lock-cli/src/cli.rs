@@ -101,7 +101,7 @@ pub(crate) struct Run {
     pub(crate) verbose: bool,
 
     /// Write events to stderr as lines of JSON: waiting, acquired, lost
-    #[arg(long)]
+    #[arg(long, conflicts_with = "quiet")]
     pub(crate) json: bool,
 
     #[command(flatten)]

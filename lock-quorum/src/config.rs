@@ -5,10 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::clock::{Moment, sleep_until};
+use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, Executor};
 
-use crate::calls::Calls;
 use crate::capabilities;
 use crate::member::{Connect, Member};
 use crate::quorum::{Inner, Quorum, Settings};
@@ -18,9 +17,6 @@ const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
 /// The default bound of one call of one member.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How long a new quorum waits at least for the members beyond the first majority.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// A builder of a [`Quorum`].
 #[derive(Debug)]
@@ -108,9 +104,7 @@ impl QuorumBuilder {
         self
     }
 
-    /// Connects the members that are not connected yet, and asks all for their identity. Once a
-    /// majority has answered, the others have as long again, at least 100 ms. A member that has not
-    /// answered by then is connected when it is first needed.
+    /// Connects the members that are not connected yet, and asks all for their identity.
     ///
     /// # Errors
     ///
@@ -139,15 +133,16 @@ impl QuorumBuilder {
 
     async fn connect(self, executor: Executor) -> Result<Quorum, Error> {
         let size = self.members.len();
-        let majority = size / 2 + 1;
         let timeout = self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5;
-        let members: Vec<_> =
-            self.members.into_iter().enumerate().map(MemberConfig::build).collect();
-        let answers = connect_all(&members, majority, timeout).await;
-        let away: Vec<_> = (members.iter().zip(&answers))
-            .filter_map(|(member, answer)| Some((&*member.name, answer.as_ref().err()?)))
-            .collect();
-        let is_wrong = |(_, error): &(_, &Error)| {
+        let connected = connect_all(self.members, timeout).await;
+        let majority = size / 2 + 1;
+        let mut members = Vec::with_capacity(size);
+        let mut away = Vec::new();
+        for (member, error) in connected {
+            away.extend(error.map(|error| (member.name.clone(), error)));
+            members.push(Arc::new(member));
+        }
+        let is_wrong = |(_, error): &(_, Error)| {
             matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)
         };
         if size - away.len() < majority || away.iter().any(is_wrong) {
@@ -161,8 +156,7 @@ impl QuorumBuilder {
             .ok_or_else(|| {
                 Error::new(ErrorKind::Invalid, "the members of the quorum have no lease in common")
             })?;
-        refuse_duplicates(&members)?;
-        let mut took: Vec<_> = answers.into_iter().filter_map(Result::ok).flatten().collect();
+        let mut took = identify_all(&members, timeout).await?;
         let inner = Inner::new(members, caps, self.settings, executor);
         took.sort_unstable();
         took.get(majority - 1).into_iter().for_each(|took| inner.record_round_time(*took));
@@ -170,59 +164,46 @@ impl QuorumBuilder {
     }
 }
 
-impl MemberConfig {
-    fn build((place, config): (usize, Self)) -> Arc<Member> {
-        let name = config.name.unwrap_or_else(|| match &config.backend {
-            Some(backend) => backend.capabilities().backend.to_owned(),
-            None => String::new(),
-        });
-        let name = format!("member {} ({name})", place + 1);
-        Arc::new(Member::new(name, config.backend, config.connect))
-    }
-}
-
-/// Connects and identifies all members. Once a majority has answered, the others have as long
-/// again, or [`GRACE`]: one that hangs is connected when it is first needed. Returns for each how
-/// long its identity took, if it has answered.
 async fn connect_all(
-    members: &[Arc<Member>],
-    majority: usize,
+    members: Vec<MemberConfig>,
     timeout: Duration,
-) -> Vec<Result<Option<Duration>, Error>> {
-    let broken = |_| Err(Error::new(ErrorKind::BackendBroken, "connecting it panicked"));
-    let (began, mut calls) = (Moment::now(), Calls::new(broken));
-    for (place, member) in members.iter().enumerate() {
-        let member = Arc::clone(member);
-        calls.begin(place, async move { member.connect_first(timeout).await });
-    }
-    let late = || Err(Error::new(ErrorKind::Timeout, "it has not answered yet"));
-    let mut answers: Vec<_> = members.iter().map(|_| late()).collect();
-    let (mut answered, mut until) = (0, None);
-    loop {
-        let grace = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => std::future::pending().await,
+) -> Vec<(Member, Option<Error>)> {
+    let connecting = members.into_iter().enumerate().map(|(place, candidate)| {
+        tokio::spawn(async move {
+            let MemberConfig { name, backend, connect } = candidate;
+            let name = name.unwrap_or_else(|| match &backend {
+                Some(backend) => backend.capabilities().backend.to_owned(),
+                None => String::new(),
+            });
+            let name = format!("member {} ({name})", place + 1);
+            match (backend, connect) {
+                (None, Some(connect)) => match tokio::time::timeout(timeout, connect()).await {
+                    Ok(Ok(backend)) => (Member::new(name, Some(backend), Some(connect)), None),
+                    Ok(Err(error)) => (Member::new(name, None, Some(connect)), Some(error)),
+                    Err(_) => {
+                        let message = format!("it could not be connected within {timeout:?}");
+                        let error = Error::new(ErrorKind::Timeout, message);
+                        (Member::new(name, None, Some(connect)), Some(error))
+                    }
+                },
+                (backend, connect) => (Member::new(name, backend, connect), None),
             }
-        };
-        let next = tokio::select! {
-            biased;
-            next = calls.next() => next,
-            () = grace => None,
-        };
-        let Some((place, answer)) = next else { return answers };
-        answered += usize::from(answer.is_ok());
-        answers[place] = answer;
-        if answered >= majority && until.is_none() {
-            let now = Moment::now();
-            until = Some(now + now.saturating_since(began).max(GRACE));
-        }
+        })
+    });
+    let connecting: Vec<_> = connecting.collect();
+    let mut connected = Vec::new();
+    for (place, member) in connecting.into_iter().enumerate() {
+        connected.push(member.await.unwrap_or_else(|_| {
+            let error = Error::new(ErrorKind::BackendBroken, "connecting it panicked");
+            (Member::new(format!("member {}", place + 1), None, None), Some(error))
+        }));
     }
+    connected
 }
 
 /// Returns the error of too few members. A permanent reason comes first: a client that is denied
 /// today is denied tomorrow.
-fn too_few(size: usize, majority: usize, away: &[(&str, &Error)]) -> Error {
+fn too_few(size: usize, majority: usize, away: &[(String, Error)]) -> Error {
     let there = size - away.len();
     let reasons: Vec<_> = away.iter().map(|(name, error)| format!("{name}: {error}")).collect();
     let kinds = || away.iter().map(|(_, error)| error.kind());
@@ -235,19 +216,35 @@ fn too_few(size: usize, majority: usize, away: &[(&str, &Error)]) -> Error {
     Error::new(kind.unwrap_or(ErrorKind::Unavailable), message)
 }
 
-/// Refuses one server under two addresses, which would have two votes. A member without an answer
-/// is asked again with its first vote.
-fn refuse_duplicates(members: &[Arc<Member>]) -> Result<(), Error> {
-    for (place, member) in members.iter().enumerate() {
-        let Some(server) = member.known_server() else { continue };
+/// Identifies all members, and refuses one server under two addresses, which would have two votes.
+/// Returns how long each answer took.
+async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<Vec<Duration>, Error> {
+    let asking = members.iter().map(|member| {
+        let (member, backend) = (Arc::clone(member), member.current());
+        tokio::spawn(async move {
+            let (backend, began) = (backend?, Moment::now());
+            let server =
+                tokio::time::timeout(timeout, member.server(&*backend)).await.ok()?.ok()?;
+            Some((server, Moment::now().saturating_since(began)))
+        })
+    });
+    let asking: Vec<_> = asking.collect();
+    let mut all_took = Vec::new();
+    for (place, answer) in asking.into_iter().enumerate() {
+        // A member without an answer is asked again with its first vote.
+        let Ok(Some((server, took))) = answer.await else { continue };
         for duplicate in &members[..place] {
             if let Some(other) = duplicate.known_server().filter(|other| server.may_be(other)) {
-                let is_certain = other.is_identified() && server.is_identified();
-                return Err(same_server(duplicate, member, is_certain));
+                return Err(same_server(
+                    duplicate,
+                    &members[place],
+                    other.is_identified() && server.is_identified(),
+                ));
             }
         }
+        all_took.push(took);
     }
-    Ok(())
+    Ok(all_took)
 }
 
 fn same_server(one: &Member, other: &Member, is_certain: bool) -> Error {

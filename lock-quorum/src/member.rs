@@ -92,23 +92,6 @@ impl Member {
         self.dialer.current()
     }
 
-    /// Connects the member of a new quorum, within `timeout`, and asks for the identity of its
-    /// server. Returns how long that took, if there was an answer.
-    pub(crate) async fn connect_first(&self, timeout: Duration) -> Result<Option<Duration>, Error> {
-        if let (None, Some(connect)) = (self.current(), &self.connect) {
-            let connecting = tokio::time::timeout(timeout, connect());
-            let backend = connecting.await.unwrap_or_else(|_| {
-                let message = format!("it could not be connected within {timeout:?}");
-                Err(Error::new(ErrorKind::Timeout, message))
-            });
-            self.dialer.put(backend?);
-        }
-        let Some(backend) = self.current() else { return Ok(None) };
-        let began = Moment::now();
-        let answer = tokio::time::timeout(timeout, self.server(&*backend)).await;
-        Ok(answer.is_ok_and(|answer| answer.is_ok()).then(|| Moment::now().saturating_since(began)))
-    }
-
     /// Returns the backend. Connects it first if necessary, and refuses one that contradicts the
     /// `declared` capabilities.
     pub(crate) async fn backend(&self, declared: &Capabilities) -> Result<Arc<dyn Backend>, Fault> {

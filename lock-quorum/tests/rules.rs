@@ -275,18 +275,6 @@ async fn a_late_member_counts_where_another_one_does_not() {
     }
 }
 
-/// Connects a member that hangs when it is first needed.
-#[tokio::test(start_paused = true)]
-async fn a_hung_member_does_not_delay_a_new_quorum() {
-    let builder = (0..2).fold(Quorum::builder(), |builder, _| builder.member(Memory::new()));
-    let hangs = std::future::pending::<Result<Arc<dyn Backend>, Error>>;
-    let began = Moment::now();
-    let quorum = builder.member_by("c", hangs).members_remember().build().await.unwrap();
-    let took = Moment::now().saturating_since(began);
-    assert!(took < Duration::from_millis(200), "{took:?}");
-    win(&quorum, &mut claim()).await;
-}
-
 /// Asks a member that lags once a lock is held, so that the lock survives another member.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_lags_has_the_lock_before_its_first_renewal() {

@@ -69,7 +69,7 @@ pub(super) async fn a_removal_is_pushed(ctx: Arc<Ctx>) -> Verdict {
 /// Checks on a thread and a runtime of its own: a loss watch that blocks its thread must not block
 /// the check.
 pub(super) async fn a_release_beside_a_loss_watch_ends(ctx: Arc<Ctx>) -> Verdict {
-    const BOUND: Duration = Duration::from_secs(5);
+    const BOUND: Duration = Duration::from_secs(20);
 
     let (done, ended) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

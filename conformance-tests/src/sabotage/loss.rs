@@ -126,7 +126,7 @@ impl Layer for WatchesWithoutYielding {
         inner.release(claim, how).await
     }
     async fn wait_lost(&self, inner: &dyn Backend, claim: &Claim) -> Result<(), Fault> {
-        const BLOCKS: Duration = Duration::from_secs(8);
+        const BLOCKS: Duration = Duration::from_secs(25);
 
         let is_released = || self.0.lock().unwrap().contains(&claim.owner);
         while !is_released() {

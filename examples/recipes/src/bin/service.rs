@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
-            _ = ctrl_c() => {}
+            Ok(()) = ctrl_c() => {}
         }
     };
     axum::serve(listener, router).with_graceful_shutdown(stop).await?; // ends the last request

@@ -29,8 +29,9 @@ async fn main() -> anyhow::Result<()> {
     let Options { locks, wait, directory } = Options::parse();
     let locks = lock_any::connect(&locks).await?;
     let done = run_scripts(&locks, wait, &directory).await;
-    locks.close().await?; // also after a failure: an attempt may still be on its way
-    done
+    let closed = locks.close().await; // also after a failure: an attempt may still be on its way
+    done?;
+    Ok(closed?)
 }
 
 /// Waits for the lock, and runs the scripts that have not run yet.
