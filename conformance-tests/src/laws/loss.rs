@@ -1,6 +1,7 @@
 //! Chapter 3: loss.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -80,9 +81,13 @@ pub(super) async fn a_release_beside_a_loss_watch_ends(ctx: Arc<Ctx>) -> Verdict
     });
     // A paused clock stands still meanwhile.
     let ended = tokio::task::spawn_blocking(move || ended.recv_timeout(BOUND)).await;
-    ended.expect("it does not panic").unwrap_or_else(|_| {
-        violated!("a release beside a loss watch has not ended within {BOUND:?}");
-    })
+    match ended.expect("it does not panic") {
+        Ok(verdict) => verdict,
+        Err(RecvTimeoutError::Timeout) => {
+            violated!("a release beside a loss watch has not ended within {BOUND:?}")
+        }
+        Err(RecvTimeoutError::Disconnected) => panic!("the check panicked on its thread"),
+    }
 }
 
 /// Releases at different steps of the watch: before its first request, during it, and later.

@@ -139,7 +139,7 @@ impl Layer for WatchesWithoutYielding {
         }
         let until = Moment::now() + BLOCKS;
         while !until.has_passed() {
-            std::hint::spin_loop();
+            std::thread::park_timeout(until.remaining());
         }
         Ok(())
     }
