@@ -58,6 +58,7 @@
 
 pub mod backend;
 pub mod clock;
+pub mod diagnosis;
 pub mod dial;
 mod encoding;
 mod engine;
