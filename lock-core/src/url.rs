@@ -325,12 +325,10 @@ fn options(query: &str) -> Result<Vec<(String, Option<String>)>, Error> {
     Ok(options)
 }
 
-/// Returns true if a `?` may have cut `//user:password@host` in the middle of the password.
+/// Returns true if a `?` may have cut `//user:password@host` in the middle of the password. An `@`
+/// before it proves nothing: the password may contain one, too.
 fn may_end_in_a_password(location: &str) -> bool {
-    location.starts_with("//")
-        && !location.starts_with("///")
-        && location.contains(':')
-        && !location.contains('@')
+    location.starts_with("//") && !location.starts_with("///") && location.contains(':')
 }
 
 fn is_scheme(text: &str) -> bool {
