@@ -66,9 +66,8 @@ async fn a_late_write_does_not_undo_the_write_of_the_next_holder() {
     let mut transaction = database.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let batch =
         Process::start(program(BATCH, &locks_in(directory.path())).args(["--database", &url]));
-    until_held(&locks, "orders/42").await;
-    let holder = locks.inspect("orders/42").await.unwrap().holders.remove(0);
-    assert!(locks.break_lock("orders/42", &holder.owner.unwrap()).await.unwrap());
+    let owner = until_held(&locks, "orders/42").await;
+    assert!(locks.break_lock("orders/42", &owner).await.unwrap());
 
     let guard = locks.lock("orders/42").unwrap().acquire().await.unwrap();
     let token = guard.fencing_token().unwrap().as_i64();

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use lock_any::Locker;
 use lock_any::clock::{Moment, sleep};
+use lock_any::{Locker, OwnerId};
 
 /// A process of a test, killed when it is dropped.
 struct Process(Child);
@@ -63,9 +63,14 @@ fn program(path: &str, locks: &str) -> Command {
 }
 
 /// Waits until a process holds the lock.
-async fn until_held(locks: &Locker, name: &str) {
+async fn until_held(locks: &Locker, name: &str) -> OwnerId {
     let patience = Moment::now() + Duration::from_secs(20);
-    while locks.inspect(name).await.unwrap().holders.is_empty() {
+    loop {
+        // The kernel shows the holder before its record is written.
+        let holders = locks.inspect(name).await.unwrap().holders;
+        if let Some(owner) = holders.first().and_then(|holder| holder.owner) {
+            return owner;
+        }
         assert!(Moment::now() < patience, "{name} is not held");
         sleep(Duration::from_millis(5)).await;
     }
