@@ -3,17 +3,15 @@
 mod life;
 mod memory;
 mod requests;
+mod stats;
 
+use lock_core::Executor;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::diagnosis::Finding;
-use lock_core::{Error, Executor, LockName, OwnerId};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Credentials};
 use crate::connection::{Connection, Endpoint, Link};
-
-/// The pairs of names and values that a server reports.
-type Stats = [(String, String)];
 
 /// Checks each server of the URL. Writes nothing: reads a key of its own that does not exist, and
 /// the counter of fencing tokens.
@@ -125,7 +123,7 @@ fn refusal(fault: Fault, servers: usize) -> Finding {
 }
 
 async fn check_connected(config: &Config, connection: &Connection) -> Vec<Finding> {
-    let stats = match statistics(connection).await {
+    let stats = match stats::of(connection).await {
         Ok(stats) => stats,
         Err(fault) => return vec![refusal(fault, config.servers.len())],
     };
@@ -133,29 +131,4 @@ async fn check_connected(config: &Config, connection: &Connection) -> Vec<Findin
     findings.extend(memory::check(&stats));
     findings.extend(requests::check(config, connection).await);
     findings
-}
-
-/// Returns the statistics and the settings. No name is in both with different values.
-async fn statistics(connection: &Connection) -> Result<Vec<(String, String)>, Fault> {
-    let mut all = connection.stats("").await?;
-    let settings = connection.stats("settings").await?;
-    all.extend(settings.into_iter().map(|(name, value)| (format!("settings {name}"), value)));
-    Ok(all)
-}
-
-/// Returns the key of a lock that no client has.
-fn own_key(config: &Config) -> Result<String, Error> {
-    let name = LockName::new(format!("lockctl-doctor-{}", OwnerId::mint().expose()))?;
-    Ok(config.keys.of(&name))
-}
-
-/// Returns a statistic as a number.
-fn number(stats: &Stats, name: &str) -> Option<u64> {
-    crate::connection::stat(stats, name)?.parse().ok()
-}
-
-/// Returns the finding about statistics that the server does not report.
-fn unseen(check: &'static str) -> Finding {
-    Finding::unseen(check, "the server does not report it")
-        .remedy("connect to memcached itself, not to a proxy in front of it")
 }

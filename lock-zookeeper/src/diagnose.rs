@@ -6,6 +6,7 @@ mod limits;
 mod member;
 mod nodes;
 mod rights;
+mod role;
 mod words;
 
 use lock_core::diagnosis::Finding;
@@ -33,7 +34,7 @@ async fn check(config: &Config) -> Vec<Finding> {
     let members = survey(config).await;
     let mut findings = member::connections(config, &members);
     for member in &members {
-        findings.extend(words::check(member, is_serving(&members)));
+        findings.extend(role::check(member, is_serving(&members)));
     }
     let serving: Vec<&Member> = members.iter().filter(|member| member.session.is_ok()).collect();
     if let Some(&first) = serving.first() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::diagnosis::Finding;
 
-use super::{Stats, number, unseen};
+use super::stats::{Stats, number, unseen};
 use crate::connection::stat;
 
 /// The least version.

@@ -2,7 +2,7 @@
 
 use lock_core::diagnosis::Finding;
 
-use super::{Stats, number, unseen};
+use super::stats::{Stats, number, unseen};
 use crate::connection::stat;
 
 /// The part of the memory, in percent, from which on its use is a warning.

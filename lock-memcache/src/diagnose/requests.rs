@@ -5,8 +5,8 @@ use std::time::Duration;
 use lock_core::backend::Fault;
 use lock_core::clock::{Moment, wall};
 use lock_core::diagnosis::Finding;
+use lock_core::{Error, LockName, OwnerId};
 
-use super::own_key;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::wire::{Reply, Request};
@@ -55,6 +55,12 @@ async fn round_trip(config: &Config, connection: &Connection) -> Result<Finding,
     times.sort_unstable();
     let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
     Ok(measured(times.len(), p50, p99))
+}
+
+/// Returns the key of a lock that no client has.
+fn own_key(config: &Config) -> Result<String, Error> {
+    let name = LockName::new(format!("lockctl-doctor-{}", OwnerId::mint().expose()))?;
+    Ok(config.keys.of(&name))
 }
 
 fn measured(count: usize, p50: Duration, p99: Duration) -> Finding {

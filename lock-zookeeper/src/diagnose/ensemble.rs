@@ -5,7 +5,7 @@ use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use super::member::Member;
 use super::rights::existing_directory;
-use super::words::{NoAnswer, mode};
+use super::words::NoAnswer;
 use crate::config::Config;
 use crate::fault::fault;
 use crate::session::acls_of;
@@ -39,7 +39,7 @@ async fn local_sessions(client: &Client) -> Finding {
 
 /// Returns the findings about the number of members.
 async fn size(client: &Client, members: &[Member], serving: &[&Member]) -> Vec<Finding> {
-    if serving.iter().any(|member| mode(member) == Some("standalone")) {
+    if serving.iter().any(|member| member.mode() == Some("standalone")) {
         return vec![standalone()];
     }
     let configured = match client.get_config().await {

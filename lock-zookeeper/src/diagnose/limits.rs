@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lock_core::diagnosis::Finding;
 
-use super::member::{BOUND, Member};
-use super::words::{NoAnswer, millis};
+use super::member::Member;
+use super::words::{BOUND, NoAnswer, millis};
 use crate::config::{Config, LONGEST_TIMEOUT, SHORTEST_TIMEOUT};
 use crate::session::Connection;
 

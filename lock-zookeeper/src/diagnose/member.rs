@@ -8,14 +8,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use zookeeper_client::{Client, SessionState};
 
-use super::words::{NoAnswer, ask};
+use super::words::{BOUND, NoAnswer, ask, value};
 use crate::config::Config;
 use crate::fault::error;
 use crate::session::Connection;
 use crate::session::manager::first_heartbeat;
-
-/// The bound on a TCP connection and on a word.
-pub(super) const BOUND: Duration = Duration::from_secs(3);
 
 /// The bound on a session and its first commit.
 const SESSION_BOUND: Duration = Duration::from_secs(10);
@@ -39,6 +36,11 @@ impl Member {
     /// Returns the client of a member that has a session.
     pub(super) fn client(&self) -> Option<&Client> {
         self.session.as_ref().ok().map(Connection::client)
+    }
+
+    /// Returns the mode of the member, if it says so.
+    pub(super) fn mode(&self) -> Option<&str> {
+        value(self.srvr.as_ref().ok()?, "Mode: ")
     }
 
     /// Closes the session.
