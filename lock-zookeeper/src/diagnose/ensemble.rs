@@ -120,15 +120,7 @@ async fn is_one(config: &Config, serving: &[&Member], own_name: &str) -> Finding
     if let Err(error) = first.create(&path, b"", &own).await {
         return unseen(&error);
     }
-    let mut strangers = Ok(Vec::new());
-    for member in &serving[1..] {
-        match (is_seen(member, &path).await, &mut strangers) {
-            (Ok(true), _) => {}
-            (Ok(false), Ok(strangers)) => strangers.push(&*member.address),
-            (Err(error), strangers) => *strangers = Err(error),
-            (Ok(false), Err(_)) => {}
-        }
-    }
+    let strangers = strangers(&serving[1..], &path).await;
     // If the user may not delete it, it ends with its session.
     let _ = first.delete(&path, None).await;
     match strangers {
@@ -146,6 +138,17 @@ async fn is_one(config: &Config, serving: &[&Member], own_name: &str) -> Finding
         )
         .remedy("name members of one ensemble only in the URL"),
     }
+}
+
+/// Returns the members through which the node is not seen.
+async fn strangers<'a>(members: &[&'a Member], path: &str) -> Result<Vec<&'a str>, ZkError> {
+    let mut strangers = Vec::new();
+    for member in members {
+        if !is_seen(member, path).await? {
+            strangers.push(&*member.address);
+        }
+    }
+    Ok(strangers)
 }
 
 async fn is_seen(member: &Member, path: &str) -> Result<bool, ZkError> {

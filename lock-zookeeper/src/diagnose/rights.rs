@@ -43,6 +43,10 @@ pub(super) async fn check(config: &Config, member: &Member, own_name: &str) -> O
     let lacks = |right: &str| format!("the user of the URL may not {right} {directory}");
     let grant = |rights: &str| format!("set an ACL on {directory} that gives the user {rights}");
     let denied = match missing_in_directory(config, client, &directory, own_name).await {
+        Err(error @ ZkError::QuotaExceeded) => {
+            let why = fault("creating a node", &error).into_source().to_string();
+            return Some(Finding::failure("quota", why).remedy("raise or remove the quota"));
+        }
         Err(error) => return Some(unseen(&error)),
         Ok(Some("create")) => {
             return Some(Finding::failure("rights", lacks("create nodes in")).remedy(grant("cr")));
