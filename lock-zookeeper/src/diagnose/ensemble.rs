@@ -4,7 +4,7 @@ use lock_core::diagnosis::Finding;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use super::member::Member;
-use super::rights::existing_directory;
+use super::rights::directories;
 use super::words::NoAnswer;
 use crate::config::Config;
 use crate::fault::fault;
@@ -111,15 +111,10 @@ async fn is_one(config: &Config, serving: &[&Member], own_name: &str) -> Finding
     let Some(first) = serving.first().and_then(|member| member.client()) else {
         return unseen(&ZkError::ConnectionLoss);
     };
-    let directory = match existing_directory(config, first).await {
-        Ok(directory) => directory,
+    let path = match create_own(config, first, own_name).await {
+        Ok(path) => path,
         Err(error) => return unseen(&error),
     };
-    let path = format!("{}/{own_name}", directory.trim_end_matches('/'));
-    let own = CreateMode::Ephemeral.with_acls(acls_of(config));
-    if let Err(error) = first.create(&path, b"", &own).await {
-        return unseen(&error);
-    }
     let strangers = strangers(&serving[1..], &path).await;
     // If the user may not delete it, it ends with its session.
     let _ = first.delete(&path, None).await;
@@ -138,6 +133,20 @@ async fn is_one(config: &Config, serving: &[&Member], own_name: &str) -> Finding
         )
         .remedy("name members of one ensemble only in the URL"),
     }
+}
+
+/// Creates a node of our own where the locks are, or above if there are none yet.
+async fn create_own(config: &Config, client: &Client, own_name: &str) -> Result<String, ZkError> {
+    let own = CreateMode::Ephemeral.with_acls(acls_of(config));
+    for directory in directories(config) {
+        let path = format!("{}/{own_name}", directory.trim_end_matches('/'));
+        match client.create(&path, b"", &own).await {
+            Ok(_) => return Ok(path),
+            Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ZkError::NoNode)
 }
 
 /// Returns the members through which the node is not seen.

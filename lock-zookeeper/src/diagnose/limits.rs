@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_core::clock::sleep;
 use lock_core::diagnosis::Finding;
 
 use super::member::Member;
@@ -13,6 +14,9 @@ use crate::session::Connection;
 const TICKS: u32 = 4;
 /// The least session timeout in ticks for which the model finds no overlap.
 const LEAST_TICKS: u32 = 2;
+
+/// The pause between two attempts to open a short session.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The limits of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,11 +122,20 @@ fn inferred(least: Duration, longest: Duration) -> Option<Limits> {
     are_limits.then_some(Limits { least, longest, tick })
 }
 
-/// Returns the timeout that the member grants for `asked`.
+/// Returns the timeout that the member grants for `asked`. The client crate gives a connection up
+/// within that time, which may be short, so it is tried for longer.
 async fn granted(config: &Config, member: &Member, asked: Duration) -> Option<Duration> {
     let config = Config { session_timeout: asked, ..config.clone() };
-    let opening = Connection::open(&config, &member.address, None);
-    let session = tokio::time::timeout(BOUND, opening).await.ok()?.ok()?.ok()?;
+    let opening = async {
+        loop {
+            match Connection::open(&config, &member.address, None).await {
+                Ok(Ok(session)) => return Some(session),
+                Ok(Err(_)) => sleep(PAUSE).await,
+                Err(_) => return None,
+            }
+        }
+    };
+    let session = tokio::time::timeout(BOUND, opening).await.ok()??;
     let granted = session.client().session_timeout();
     session.close().await;
     Some(granted)

@@ -41,6 +41,8 @@ pub(super) async fn check(config: &Config, member: &Member) -> Vec<Finding> {
 /// Nodes of the directory that may be locks, with their state.
 struct Sample {
     nodes: Vec<(String, Stat)>,
+    /// Nodes that the user may not read.
+    hidden: Vec<String>,
     is_complete: bool,
 }
 
@@ -48,7 +50,7 @@ impl Sample {
     /// Returns the number of nodes, as text.
     fn size(&self) -> String {
         let only = if self.is_complete { "all" } else { "the first" };
-        format!("{only} {} lock nodes", self.nodes.len())
+        format!("{only} {} lock nodes", self.nodes.len() + self.hidden.len())
     }
 }
 
@@ -68,14 +70,17 @@ async fn sample(config: &Config, client: &Client) -> Result<Sample, ZkError> {
     locks.truncate(SAMPLE);
     // All requests are sent before the first answer is awaited.
     let stats: Vec<_> = locks.iter().map(|lock| client.check_stat(lock)).collect();
-    let mut nodes = Vec::with_capacity(stats.len());
+    let (mut nodes, mut hidden) = (Vec::with_capacity(stats.len()), Vec::new());
     for (lock, stat) in locks.iter().zip(stats) {
-        // Other ephemeral nodes, and nodes that are gone, are no locks.
-        if let Some(stat) = stat.await?.filter(|stat| stat.ephemeral_owner == 0) {
-            nodes.push((lock.clone(), stat));
+        match stat.await {
+            Ok(Some(stat)) if stat.ephemeral_owner == 0 => nodes.push((lock.clone(), stat)),
+            // Ephemeral nodes, and nodes that are gone, are no locks.
+            Ok(_) => {}
+            Err(ZkError::NoAuth) => hidden.push(lock.clone()),
+            Err(error) => return Err(error),
         }
     }
-    Ok(Sample { nodes, is_complete })
+    Ok(Sample { nodes, hidden, is_complete })
 }
 
 /// Returns the number that the next sequential child gets. The server shows twice the number of its
@@ -166,8 +171,9 @@ fn recipe(layout: Layout, data: &[u8], children: &[String]) -> Option<&'static s
 
 async fn lock_rights(config: &Config, client: &Client, sample: &Sample) -> Finding {
     let mut denied = Vec::new();
-    let nodes = &sample.nodes[..sample.nodes.len().min(RIGHTS_SAMPLE)];
-    for (lock, _) in nodes {
+    let seen = sample.nodes.iter().map(|(lock, _)| lock);
+    let locks: Vec<_> = sample.hidden.iter().chain(seen).take(RIGHTS_SAMPLE).collect();
+    for lock in &locks {
         let read = match client.list_children(lock).await {
             Ok(_) | Err(ZkError::NoNode) => None,
             Err(ZkError::NoAuth) => Some("read"),
@@ -184,14 +190,14 @@ async fn lock_rights(config: &Config, client: &Client, sample: &Sample) -> Findi
         denied.extend(right.map(|right| format!("{lock} ({right})")));
     }
     if denied.is_empty() {
-        let text = format!("the user has all rights in {} lock nodes", nodes.len());
+        let text = format!("the user has all rights in {} lock nodes", locks.len());
         return Finding::ok("lock rights", text);
     }
     let count = denied.len();
     denied.truncate(EXAMPLES);
     let text = format!(
         "{count} of {} lock nodes deny the user a right that claims need: {}",
-        nodes.len(),
+        locks.len(),
         denied.join(", ")
     );
     Finding::failure("lock rights", text)

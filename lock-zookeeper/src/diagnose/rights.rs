@@ -14,59 +14,64 @@ use crate::session::acls_of;
 /// A version that no node has.
 const NO_VERSION: i32 = i32::MAX;
 
-/// Returns the deepest node that exists on the path of the directory of the locks.
-pub(super) async fn existing_directory(
-    config: &Config,
-    client: &Client,
-) -> Result<String, ZkError> {
-    let mut path = config.names.directory();
-    while path != "/" && client.check_stat(path).await?.is_none() {
-        path = match path.rfind('/') {
-            Some(0) | None => "/",
-            Some(end) => &path[..end],
-        };
-    }
-    Ok(path.to_owned())
+/// Returns the directory of the locks and the nodes above it, the deepest first. A write shows
+/// which of them exist. Newer servers, as 3.9.5, answer a read only if the user may read them.
+pub(super) fn directories(config: &Config) -> impl Iterator<Item = &str> {
+    let deepest = config.names.directory();
+    std::iter::successors(Some(deepest), |path| match path.rfind('/') {
+        Some(0) if path.len() == 1 => None,
+        Some(0) | None => Some("/"),
+        Some(end) => Some(&path[..end]),
+    })
 }
 
-/// Returns the finding about the directory of the locks, or the nodes above it that exist.
+/// Returns the finding about the directory of the locks, or the deepest node above it that exists.
 pub(super) async fn check(config: &Config, member: &Member, own_name: &str) -> Option<Finding> {
     let client = member.client()?;
-    let unseen = |error: &ZkError| {
-        Finding::unseen("rights", fault("asking for rights", error).into_source())
-            .remedy("see the log of the server")
-    };
-    let directory = match existing_directory(config, client).await {
-        Ok(directory) => directory,
-        Err(error) => return Some(unseen(&error)),
-    };
+    for directory in directories(config) {
+        return Some(match missing_in_directory(config, client, directory, own_name).await {
+            Err(ZkError::NoNode) => continue,
+            Err(error @ ZkError::QuotaExceeded) => {
+                let why = fault("creating a node", &error).into_source().to_string();
+                Finding::failure("quota", why).remedy("raise or remove the quota")
+            }
+            Err(error) => unseen(&error),
+            Ok(missing) => match client.list_children(directory).await {
+                Ok(_) => finding(directory, missing, true),
+                Err(ZkError::NoAuth) => finding(directory, missing, false),
+                Err(error) => unseen(&error),
+            },
+        });
+    }
+    None
+}
+
+fn unseen(error: &ZkError) -> Finding {
+    Finding::unseen("rights", fault("asking for rights", error).into_source())
+        .remedy("see the log of the server")
+}
+
+/// Returns the finding about a directory in which this right to change it is missing.
+fn finding(directory: &str, missing: Option<&str>, is_readable: bool) -> Finding {
     let lacks = |right: &str| format!("the user of the URL may not {right} {directory}");
     let grant = |rights: &str| format!("set an ACL on {directory} that gives the user {rights}");
-    let denied = match missing_in_directory(config, client, &directory, own_name).await {
-        Err(error @ ZkError::QuotaExceeded) => {
-            let why = fault("creating a node", &error).into_source().to_string();
-            return Some(Finding::failure("quota", why).remedy("raise or remove the quota"));
+    match (missing, is_readable) {
+        (Some("create"), _) => {
+            Finding::failure("rights", lacks("create nodes in")).remedy(grant("cr"))
         }
-        Err(error) => return Some(unseen(&error)),
-        Ok(Some("create")) => {
-            return Some(Finding::failure("rights", lacks("create nodes in")).remedy(grant("cr")));
+        (_, false) => {
+            Finding::warning("rights", format!("{}: locks cannot be listed", lacks("read")))
+                .remedy(grant("cr"))
         }
-        Ok(denied) => denied,
-    };
-    let is_listed = match client.list_children(&directory).await {
-        Ok(_) => true,
-        Err(ZkError::NoAuth) => false,
-        Err(error) => return Some(unseen(&error)),
-    };
-    Some(if !is_listed {
-        let text = format!("{}: locks cannot be listed", lacks("read"));
-        Finding::warning("rights", text).remedy(grant("cr"))
-    } else if denied.is_some() {
-        let text = format!("{}: a lock's node cannot be reset", lacks("delete nodes in"));
-        Finding::warning("rights", text).remedy(grant("crd"))
-    } else {
-        Finding::ok("rights", format!("the user may create, read and delete nodes in {directory}"))
-    })
+        (Some(_), true) => {
+            let text = format!("{}: a lock's node cannot be reset", lacks("delete nodes in"));
+            Finding::warning("rights", text).remedy(grant("crd"))
+        }
+        (None, true) => {
+            let text = format!("the user may create, read and delete nodes in {directory}");
+            Finding::ok("rights", text)
+        }
+    }
 }
 
 /// Returns the right in `directory` that is missing, if any.
