@@ -15,8 +15,8 @@ const DEFAULT_PORT: u16 = 2181;
 
 /// The requested timeout. The servers have limits of their own.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
+pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The servers of an ensemble, the credentials for it, and the node that contains the locks.
 ///

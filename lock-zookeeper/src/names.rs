@@ -14,6 +14,9 @@ const LAST_SEQUENCE: i64 = i32::MAX as i64;
 /// do clients of other libraries meanwhile.
 const UNUSED_SEQUENCES: i64 = 1_000_000;
 
+/// The first sequence number that is refused.
+pub(crate) const SEQUENCE_LIMIT: i64 = LAST_SEQUENCE - UNUSED_SEQUENCES;
+
 /// The mark in the names of nodes of kazoo's `ReadLock`, before the sequence number.
 const KAZOO_READER: &str = "__rlock__";
 
@@ -131,8 +134,7 @@ impl Layout {
     /// Returns true if `ours` may take its turn in `queue`, which is sorted. Its sequence number is
     /// not near the end, and no other node has reached the end.
     pub(crate) fn has_order(self, ours: &str, queue: &[String]) -> bool {
-        let is_near_end =
-            self.sequence(ours).is_none_or(|at| at >= LAST_SEQUENCE - UNUSED_SEQUENCES);
+        let is_near_end = self.sequence(ours).is_none_or(|at| at >= SEQUENCE_LIMIT);
         !is_near_end && !queue.last().is_some_and(|last| self.has_last_sequence(last))
     }
 

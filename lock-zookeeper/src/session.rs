@@ -23,7 +23,8 @@ use lock_core::clock::{Moment, sleep_until};
 use tokio::sync::{Notify, SetOnce, watch};
 use zookeeper_client::{Acls, Client};
 
-use self::connection::Connection;
+pub(crate) use self::connection::Connection;
+pub(crate) use self::heartbeats::commit_no_op;
 use self::queue_entry::NodeWatches;
 pub(crate) use self::queue_entry::{PredecessorWatch, QueueEntry};
 use self::session_lease::{HeartbeatWrite, SessionLease};
@@ -353,6 +354,14 @@ impl Deref for ClientInUse {
 
     fn deref(&self) -> &Client {
         &self.0.client
+    }
+}
+
+/// Returns the rights to the nodes that a client creates.
+pub(crate) fn acls_of(config: &Config) -> Acls<'static> {
+    match config.credentials {
+        Some(_) => Acls::creator_all(),
+        None => Acls::anyone_all(),
     }
 }
 

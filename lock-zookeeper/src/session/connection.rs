@@ -101,6 +101,14 @@ impl Connection {
         self.liveness.down.wait().await;
     }
 
+    /// Closes the session, and waits until the server has answered.
+    pub(crate) async fn close(self) {
+        let Self { client, task, .. } = self;
+        let bound = client.session_timeout() / 2;
+        drop(client);
+        let _ = tokio::time::timeout(bound, task).await;
+    }
+
     /// Closes the connection, and not the session, as dropping an open connection does. Only a task
     /// that has ended cannot close the session.
     pub(super) async fn disconnect(&self) {

@@ -209,7 +209,7 @@ pub(super) fn warn_short_timeout(config: &Config, granted: Duration) {
 }
 
 /// Commits a write that changes nothing.
-pub(super) async fn commit_no_op(client: &Client) -> Result<HeartbeatWrite, ZkError> {
+pub(crate) async fn commit_no_op(client: &Client) -> Result<HeartbeatWrite, ZkError> {
     let sent = Moment::now();
     let mut write = client.new_multi_writer();
     write.add_check_version("/", -1)?;

@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::heartbeats::{commit_no_op, warn_short_timeout};
 use super::queue_entry::QueueEntry;
 use super::session_lease::HeartbeatWrite;
-use super::{Session, expired};
+use super::{Session, acls_of, expired};
 use crate::config::Config;
 use crate::fault::{EPHEMERAL_ON_LOCAL_SESSION, error};
 use crate::names::Layout;
@@ -25,9 +25,11 @@ use crate::names::Layout;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A warning is traced if commits take longer than this part of the session timeout. Locks are lost
-/// from twice that part on.
-const SLOW: u32 = 20;
+/// Locks are lost if commits take longer than this part of the session timeout.
+pub(crate) const BEARABLE: u32 = 10;
+
+/// A warning is traced if commits take longer than this part of the session timeout.
+pub(crate) const SLOW: u32 = BEARABLE * 2;
 
 /// Opens one session after the other, for as long as it lives.
 pub(crate) struct SessionManager {
@@ -184,17 +186,13 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
             );
         }
     }
-    let acls = match config.credentials {
-        Some(_) => Acls::creator_all(),
-        None => Acls::anyone_all(),
-    };
-    Ok(Session::new(connection, asked, &heartbeats, config.clone(), acls))
+    Ok(Session::new(connection, asked, &heartbeats, config.clone(), acls_of(config)))
 }
 
 /// Refuses a session that is local to its member. The leader takes its ephemeral nodes for nodes of
 /// an expired session, at each acquisition, for as long as the setting stands. The request creates
 /// nothing, because the parent does not exist.
-async fn check_is_global(client: &Client) -> Result<(), Error> {
+pub(crate) async fn check_is_global(client: &Client) -> Result<(), Error> {
     let path = format!("/{}/none", Layout::default().new_node_name());
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     let created = client.create(&path, b"", &ephemeral);
@@ -206,7 +204,10 @@ async fn check_is_global(client: &Client) -> Result<(), Error> {
 
 /// Sends the first heartbeat write. If later ones were refused, all locks would be lost, and no
 /// error would say why.
-async fn first_heartbeat(client: &Client, chroot: &str) -> Result<HeartbeatWrite, Error> {
+pub(crate) async fn first_heartbeat(
+    client: &Client,
+    chroot: &str,
+) -> Result<HeartbeatWrite, Error> {
     let bound = client.session_timeout() / 2;
     let why = match tokio::time::timeout(bound, commit_no_op(client)).await {
         Ok(Ok(heartbeat)) => return Ok(heartbeat),

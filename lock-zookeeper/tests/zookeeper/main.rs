@@ -1,6 +1,7 @@
 //! The ZooKeeper backend on real servers.
 
 mod cut_off;
+mod diagnose;
 mod ensemble;
 mod interop;
 mod locks;

@@ -75,22 +75,24 @@ async fn a_release_that_is_refused_promises_no_bound_and_is_warned_of() {
 #[tokio::test]
 async fn a_used_up_quota_is_no_contention() {
     let server = Server::start(&ZooKeeperOptions::new().setting("enforceQuota", "true"));
-    let operator = operator(server.addr()).await;
-    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    operator.create("/app", b"", &open).await.unwrap();
-    let limits = "/zookeeper/quota/app";
-    operator.create(limits, b"", &open).await.unwrap();
-    for (node, data) in [
-        ("zookeeper_limits", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"),
-        ("zookeeper_stats", "count=1,bytes=0"),
-    ] {
-        operator.create(&format!("{limits}/{node}"), data.as_bytes(), &open).await.unwrap();
-    }
+    set_quota(&operator(server.addr()).await, 2).await;
     let client = ZooKeeper::connect(format!("{}/app", server.url())).await.unwrap();
     let fault = client.try_acquire(&claim("n", true)).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Invalid);
     let text = fault.into_source().to_string();
     assert!(text.contains("quota"), "{text}");
+}
+
+/// Creates the node `/app`, and limits the nodes from there on.
+pub(crate) async fn set_quota(operator: &Client, nodes: u32) {
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/app", b"", &open).await.unwrap();
+    let limits = "/zookeeper/quota/app";
+    operator.create(limits, b"", &open).await.unwrap();
+    let limit = format!("count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit={nodes}");
+    for (node, data) in [("zookeeper_limits", &*limit), ("zookeeper_stats", "count=1,bytes=0")] {
+        operator.create(&format!("{limits}/{node}"), data.as_bytes(), &open).await.unwrap();
+    }
 }
 
 #[tokio::test]

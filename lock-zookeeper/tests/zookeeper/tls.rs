@@ -6,8 +6,9 @@ use std::process::Command;
 
 use lock_conformance::proxy::Proxy;
 use lock_core::backend::{Release, ReleaseMode, Renewal};
+use lock_core::diagnosis::{Finding, Severity};
 use lock_core::{Backend, Error, ErrorKind, Locker};
-use lock_zookeeper::ZooKeeper;
+use lock_zookeeper::{Config, ZooKeeper, diagnose};
 use tempfile::TempDir;
 use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 
@@ -153,6 +154,38 @@ async fn nothing_is_sent_in_the_clear() {
     // The two ports are mixed up.
     refused(certificates.url(server.addr(), "ca=@/ca.pem")).await;
     refused(format!("zookeeper://locks:{PASSWORD}@{addr}")).await;
+}
+
+#[tokio::test]
+async fn an_encrypted_server_is_diagnosed_without_words() {
+    let certificates = Certificates::new();
+    let (_server, addr) = certificates.server("good", false).await;
+    let of_authority = |authority: &str| {
+        let options = format!("ca=@/{authority}.pem&session_timeout=60s");
+        diagnosis(certificates.url(addr, &options))
+    };
+    let flaws = of_authority("ca").await;
+    assert_eq!(
+        flaws.iter().map(|flaw| flaw.check).collect::<Vec<_>>(),
+        ["version", "mode", "tick", "ensemble"]
+    );
+    for flaw in flaws {
+        assert!(flaw.text.contains("could not be seen"), "{flaw}");
+        let remedy = flaw.remedy.as_deref().unwrap_or_default();
+        assert!(remedy.contains("plain client port"), "{remedy}");
+    }
+    let flaws = of_authority("other").await;
+    assert_eq!((flaws[0].severity, flaws[0].check), (Severity::Failure, "connection"));
+    assert!(flaws[0].text.contains("certificates of both sides"), "{}", flaws[0]);
+}
+
+async fn diagnosis(url: String) -> Vec<Finding> {
+    let mut findings = soon(diagnose(&Config::new(&url).unwrap())).await;
+    assert!(!findings.iter().any(|finding| finding.to_string().contains(PASSWORD)));
+    // On a busy machine commits take long, and the shortest sessions cannot be opened.
+    let is_busy = |finding: &Finding| ["round trip", "session limits"].contains(&finding.check);
+    findings.retain(|finding| finding.severity != Severity::Ok && !is_busy(finding));
+    findings
 }
 
 #[tokio::test]
