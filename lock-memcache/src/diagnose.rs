@@ -74,9 +74,6 @@ async fn check_server(config: &Config, address: &str) -> Vec<Finding> {
 }
 
 /// Connects, and returns the finding about the login.
-///
-/// A server that demands no login takes credentials for an item, and stores them for all to read.
-/// So they are sent only to a server that refuses a client without them.
 async fn connect(config: &Config, address: &str) -> Result<(Connection, Finding), Fault> {
     let link = |credentials: Option<&Credentials>| Link::to(Endpoint::new(address, credentials));
     match (link(None).connection().await, &config.credentials) {
@@ -85,10 +82,9 @@ async fn connect(config: &Config, address: &str) -> Result<(Connection, Finding)
             Ok((connection, Finding::ok("login", text)))
         }
         (Ok(connection), Some(_)) => {
-            let text = "the server demands no login, and stores the user and password that clients \
-                        send under the key auth, for all to read";
-            let remedy =
-                "start the server with -Y, or take them out of the URL and delete that key";
+            let text = "the server demands no login, and so the user and password of the URL are not \
+                        sent: every client that reaches the port can read and delete the locks";
+            let remedy = "start the server with -Y, or take them out of the URL";
             Ok((connection, Finding::warning("login", text).remedy(remedy)))
         }
         (Err(fault), Some(credentials)) if fault.kind() == FaultKind::Denied => {

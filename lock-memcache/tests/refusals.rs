@@ -88,6 +88,16 @@ async fn credentials_are_given_and_missed() {
     }
 }
 
+/// It would store them as an item that each client can read.
+#[tokio::test]
+async fn credentials_are_not_sent_to_a_server_that_demands_none() {
+    let server = start();
+    let url = format!("memcache://locks:secret@{}", server.addr());
+    let locks = Locker::new(Memcached::connect(url).await.unwrap());
+    locks.lock("n").unwrap().acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(server.command("mg auth v"), "EN");
+}
+
 #[tokio::test]
 async fn nobody_there_is_unavailable_at_once() {
     let server = start();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_core::backend::Fault;
+use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::sleep;
 use lock_core::dial::{Dialer, Epoch};
 use socket2::{SockRef, TcpKeepalive};
@@ -72,11 +72,14 @@ impl Link {
 
 async fn connect(endpoint: Arc<Endpoint>) -> Result<Connection, Fault> {
     let connecting = async {
-        let stream = TcpStream::connect(&endpoint.address).await;
-        let stream = stream.map_err(|e| fault::no_connection(&endpoint.address, &e.to_string()))?;
-        set_up(&stream).map_err(|e| fault::no_connection(&endpoint.address, &e.to_string()))?;
-        let connection = Connection::over(stream, &endpoint.address);
-        connection.authenticate(endpoint.credentials.as_ref()).await?;
+        // A server that demands no login takes credentials for an item, and stores them where every
+        // client can read them. So they are for a server that refuses a client without them.
+        let connection = match (open(&endpoint, None).await, &endpoint.credentials) {
+            (Err(fault), Some(credentials)) if fault.kind() == FaultKind::Denied => {
+                open(&endpoint, Some(credentials)).await?
+            }
+            (opened, _) => opened?,
+        };
         if !endpoint.is_known.load(Ordering::Relaxed) {
             connection.warn_of_eviction().await?;
             endpoint.is_known.store(true, Ordering::Relaxed);
@@ -88,6 +91,16 @@ async fn connect(endpoint: Arc<Endpoint>) -> Result<Connection, Fault> {
         connection = connecting => connection,
         () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&endpoint.address, "no answer")),
     }
+}
+
+async fn open(endpoint: &Endpoint, credentials: Option<&Credentials>) -> Result<Connection, Fault> {
+    let unreachable =
+        |error: io::Error| fault::no_connection(&endpoint.address, &error.to_string());
+    let stream = TcpStream::connect(&endpoint.address).await.map_err(unreachable)?;
+    set_up(&stream).map_err(unreachable)?;
+    let connection = Connection::over(stream, &endpoint.address);
+    connection.authenticate(credentials).await?;
+    Ok(connection)
 }
 
 fn set_up(stream: &TcpStream) -> io::Result<()> {
