@@ -83,12 +83,14 @@
 //! layouts that clients in other languages share.
 
 mod backends;
+mod diagnose;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod options;
 #[cfg(feature = "quorum")]
 mod quorum_url;
+mod round_trip;
 
 /// Compiles the programs on the page.
 #[cfg(doctest)]
@@ -97,6 +99,7 @@ struct ComingFrom;
 
 use std::time::Duration;
 
+pub use diagnose::diagnose;
 pub use lock_core::*;
 #[cfg(feature = "file")]
 pub use lock_file as file;

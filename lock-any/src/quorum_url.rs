@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::diagnosis::Finding;
 use lock_core::url::Url;
 use lock_core::{Error, ErrorKind, Locker, LockerBuilder};
 use lock_quorum::{Quorum, QuorumBuilder};
 
 use crate::backends;
+use crate::diagnose::checks_of;
 use crate::options::{COMMON, LONGEST_WAIT, take_within};
 
 /// Connects to a majority of the servers at `urls`, as `quorum:?member=…` of
@@ -38,10 +40,18 @@ pub(crate) async fn builder(url: Url, max_ttl: Option<Duration>) -> Result<Locke
     Ok(Locker::builder(members_of(url, max_ttl)?.build().await?))
 }
 
+/// Checks a quorum and its members.
+pub(crate) async fn diagnose(url: Url, max_ttl: Option<Duration>) -> Result<Vec<Finding>, Error> {
+    let members = urls_of_members(&mut url.clone())?;
+    let builder = members_of(url, max_ttl)?;
+    let checks = members.into_iter().map(|url| checks_of(url, max_ttl));
+    let checks: Vec<_> = checks.collect::<Result<_, _>>()?;
+    Ok(builder.diagnose(checks).await)
+}
+
 /// Reads the members and the options of a quorum. No I/O.
 pub(crate) fn members_of(mut url: Url, max_ttl: Option<Duration>) -> Result<QuorumBuilder, Error> {
-    let members: Vec<_> =
-        url.take_all("member")?.iter().map(|url| member(url)).collect::<Result<_, _>>()?;
+    let members = urls_of_members(&mut url)?;
     must_agree(&members)?;
     let remember = match url.take("restarts")?.as_deref() {
         None | Some("forget") => false,
@@ -61,6 +71,10 @@ pub(crate) fn members_of(mut url: Url, max_ttl: Option<Duration>) -> Result<Quor
         builder = builder.member_timeout(timeout);
     }
     Ok(builder)
+}
+
+fn urls_of_members(url: &mut Url) -> Result<Vec<Url>, Error> {
+    url.take_all("member")?.iter().map(|url| member(url)).collect()
 }
 
 fn quorum_of(members: Vec<Url>, max_ttl: Option<Duration>) -> QuorumBuilder {

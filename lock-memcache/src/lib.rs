@@ -69,6 +69,7 @@ mod backend;
 mod client;
 mod config;
 mod connection;
+mod diagnose;
 mod fault;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
@@ -84,3 +85,4 @@ mod waiters;
 
 pub use backend::Memcached;
 pub use config::Config;
+pub use diagnose::diagnose;

@@ -79,6 +79,7 @@ mod backend;
 mod clock;
 mod config;
 mod connection;
+mod diagnose;
 mod fault;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
@@ -100,4 +101,5 @@ mod warned;
 
 pub use backend::Redis;
 pub use config::Config;
+pub use diagnose::diagnose;
 pub use keys::Names;

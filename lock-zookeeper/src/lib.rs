@@ -76,6 +76,7 @@
 
 mod backend;
 mod config;
+mod diagnose;
 mod fault;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
@@ -89,4 +90,5 @@ mod verbs;
 
 pub use backend::ZooKeeper;
 pub use config::Config;
+pub use diagnose::diagnose;
 pub use names::Layout;
