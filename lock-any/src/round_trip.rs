@@ -5,8 +5,9 @@ use std::time::Duration;
 use lock_core::clock::Moment;
 use lock_core::diagnosis::Finding;
 use lock_core::url::Url;
-use lock_core::{Error, ErrorKind, Locker, OwnerId};
+use lock_core::{Error, ErrorKind, LockName, Locker, OwnerId};
 
+use crate::diagnose::Servers;
 use crate::options::{CommonOptions, DEFAULT_TTL};
 
 const CHECK: &str = "acquire and release";
@@ -19,24 +20,36 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// round trips that were measured: servers and networks have worse moments than this one.
 const FACTOR: u32 = 10;
 
-/// Measures acquisitions of a free lock, with their releases.
-pub(crate) async fn check(url: Url, common: CommonOptions) -> Finding {
+/// Measures acquisitions of a free lock, with their releases. Returns a second finding if something
+/// is left behind.
+pub(crate) async fn check(url: Url, common: CommonOptions, servers: &Servers) -> Vec<Finding> {
     let ttl = common.ttl();
+    let failure = |error: Error| Finding::failure(CHECK, format!("{error:#}"));
+    let name = match LockName::new(format!("lockctl-doctor/{}", OwnerId::mint().expose())) {
+        Ok(name) => name,
+        Err(error) => return vec![failure(error)],
+    };
     let locks = match crate::open(url, common.max_ttl()).await {
         Ok(builder) => common.apply(builder).build(),
-        Err(error) => return Finding::failure(CHECK, format!("{error:#}")),
+        Err(error) => return vec![failure(error)],
     };
-    let finding = match measure(&locks).await {
-        Ok(took) => judge(took, ttl_of(&locks, ttl)),
-        Err(error) => Finding::failure(CHECK, format!("{error:#}")),
-    };
+    let measured = measure(&locks, &name).await;
+    let mut findings = vec![match measured {
+        Ok(took) => judge(&took, ttl_of(&locks, ttl)),
+        Err(error) => failure(error),
+    }];
     let _ = locks.close().await;
-    finding
+    drop(locks);
+    if let Err(error) = servers.forget(&name).await {
+        let text = format!("some of lock {name} may be left until it expires: {error:#}");
+        findings.push(Finding::warning("residue", text));
+    }
+    findings
 }
 
 /// Returns how long each acquisition took together with its release, sorted.
-async fn measure(locks: &Locker) -> Result<Vec<Duration>, Error> {
-    let lock = locks.lock(format!("lockctl-doctor/{}", OwnerId::mint().expose()))?;
+async fn measure(locks: &Locker, name: &LockName) -> Result<Vec<Duration>, Error> {
+    let lock = locks.lock(name)?;
     let (began, mut took) = (Moment::now(), Vec::with_capacity(ROUNDS));
     while took.len() < ROUNDS && !(began + LIMIT).has_passed() {
         let started = Moment::now();
@@ -58,8 +71,8 @@ fn ttl_of(locks: &Locker, from_url: Option<Duration>) -> Duration {
 }
 
 /// Compares sorted round trips with a lease.
-fn judge(took: Vec<Duration>, ttl: Duration) -> Finding {
-    let (p50, p99) = (percentile(&took, 50), percentile(&took, 99));
+fn judge(took: &[Duration], ttl: Duration) -> Finding {
+    let (p50, p99) = (percentile(took, 50), percentile(took, 99));
     let safe = p99 * FACTOR * 3;
     let text = format!(
         "{} times: p50 {}, p99 {}; safe for a ttl of {} or more, and the ttl is {}",
@@ -106,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_that_is_slow_for_the_lease_is_a_warning() {
-        let took = |millis| judge(vec![Duration::from_millis(millis)], Duration::from_secs(30));
+        let took = |millis| judge(&[Duration::from_millis(millis)], Duration::from_secs(30));
         assert_eq!(took(1000).severity, Severity::Ok);
         let slow = took(1001);
         assert_eq!(slow.severity, Severity::Warning);

@@ -106,4 +106,4 @@ mod verbs;
 
 pub use claims::{descriptor, queue_descriptor};
 pub use config::FileLocks;
-pub use diagnose::diagnose;
+pub use diagnose::{diagnose, forget};

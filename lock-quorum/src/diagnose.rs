@@ -13,11 +13,14 @@ use crate::config::{QuorumBuilder, common_capabilities, connect_all};
 use crate::member::Member;
 use crate::server::{Server, not_counted_for};
 
+const INDEPENDENCE: &str = "independence";
+
 impl QuorumBuilder {
     /// Returns the findings about the members and about the quorum that they make. `checks` are
     /// those of the members' own backends, in the order of the members.
     ///
-    /// A failure of a member is a warning while the other members are a majority.
+    /// A failure of a member is a warning while the other members are a majority, except that two of
+    /// them are one server.
     ///
     /// # Cancel safety
     ///
@@ -121,14 +124,12 @@ impl Examined {
             };
             let name = &other.member.name;
             let finding = match server.is_identified() && twin.is_identified() {
-                true => {
-                    Finding::failure("independence", format!("it is the same server as {name}"))
-                        .remedy("name another server: one server has one vote")
-                }
+                true => Finding::failure(INDEPENDENCE, format!("it is the same server as {name}"))
+                    .remedy("name another server: one server has one vote"),
                 false => {
                     let why = format!("it cannot be told from the server of {name}");
                     let remedy = "use at most one member of a kind that has no identity";
-                    Finding::failure("independence", why).remedy(remedy)
+                    Finding::failure(INDEPENDENCE, why).remedy(remedy)
                 }
             };
             self.here.push(finding);
@@ -183,7 +184,9 @@ impl Examined {
                 Some(server) => format!("{}, {server}", member.name),
                 None => member.name.clone(),
             };
-            if majority_is_there && finding.severity == Severity::Failure {
+            // The quorum cannot be built with one server twice.
+            let may_be_away = finding.check != INDEPENDENCE;
+            if majority_is_there && may_be_away && finding.severity == Severity::Failure {
                 finding.severity = Severity::Warning;
             }
             finding.of_server(server)

@@ -81,6 +81,7 @@ mod config;
 mod connection;
 mod diagnose;
 mod fault;
+mod forget;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -102,4 +103,5 @@ mod warned;
 pub use backend::Redis;
 pub use config::Config;
 pub use diagnose::diagnose;
+pub use forget::forget;
 pub use keys::Names;
