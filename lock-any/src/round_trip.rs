@@ -95,7 +95,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 }
 
 fn millis(span: Duration) -> String {
-    format!("{:.1} ms", span.as_secs_f64() * 1000.0)
+    format!("{:.2} ms", span.as_secs_f64() * 1000.0)
 }
 
 fn whole_seconds(span: Duration) -> String {

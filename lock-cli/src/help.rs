@@ -65,10 +65,14 @@ With file:, deleting the lock file by hand or breaking the lock frees it at once
 notices that at once, or within a second where the limit on inotify instances is reached. \
 Waiters are served first come, first served; flock(1) and --no-wait take any free lock.
 
+A backend that will be ready by itself is waited for as well, within --wait: a quorum whose \
+members were restarted counts them after the longest lease. With --no-wait that is an error.
+
 A wait of more than a moment is shown on a terminal, and elsewhere with -v: the holder of the \
 lock, and for how long it has held it. With --json, each line on stderr that begins with '{' is \
 an event. Its fields are event (waiting, acquired or lost), time and name; for waiting also \
-waited_ms and holders (as in inspect --json), for acquired waited_ms and fencing_token, and for \
+waited_ms and holders (as in inspect --json), or why and retry_after_ms while the backend is not \
+ready; for acquired waited_ms and fencing_token, and for \
 lost why. The command writes to the same stderr.
 
 Examples:

@@ -179,14 +179,16 @@ fn space(directory: &Path) -> Finding {
 /// Checks that waiters and holders can watch a lock file. Otherwise they poll.
 fn notifications(directory: &Path) -> Finding {
     const CHECK: &str = "inotify";
-    let limit = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}"));
-        text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    // The second limit is that of the user namespace, as of a container.
+    let limit = |names: [&str; 2]| {
+        let read = |name| std::fs::read_to_string(format!("/proc/sys/{name}")).ok();
+        let limits = names.into_iter().filter_map(|name| read(name)?.trim().parse::<u64>().ok());
+        limits.min().map_or_else(|| "an unknown number of".to_owned(), |limit| limit.to_string())
     };
     let limits = format!(
         "each user may have {} instances and {} watches",
-        limit("max_user_instances"),
-        limit("max_user_watches")
+        limit(["fs/inotify/max_user_instances", "user/max_inotify_instances"]),
+        limit(["fs/inotify/max_user_watches", "user/max_inotify_watches"])
     );
     match file_watch::try_out(directory) {
         Ok(()) => Finding::ok(CHECK, format!("one can be had; {limits}")),

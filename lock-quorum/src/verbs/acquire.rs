@@ -86,10 +86,11 @@ impl Inner {
         if stays_out.is_zero() {
             return None;
         }
+        let retry_after = Some(stays_out);
         let (up_for, stays_out) = (up_for.as_secs(), stays_out.as_secs_f64().ceil());
         let why = format!(
             "it was started {up_for} s ago and may have forgotten locks; it is counted in {stays_out} s"
         );
-        Some(Fault::unknown(FaultKind::Unavailable, why))
+        Some(Fault::unknown(FaultKind::Unavailable, why).with_retry_after(retry_after))
     }
 }
