@@ -79,8 +79,9 @@
 //! authorities of the system:
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 //!
-//! In the repository: `docs/backends.md`, `docs/coming-from.md`, and `docs/protocol/` for the
-//! layouts that clients in other languages share.
+//! [`diagnose`] checks what the servers of a URL guarantee. In the repository: `docs/backends.md`,
+//! `docs/doctor.md`, `docs/coming-from.md`, and `docs/protocol/` for the layouts that clients in
+//! other languages share.
 
 mod backends;
 mod diagnose;
@@ -91,6 +92,7 @@ mod options;
 #[cfg(feature = "quorum")]
 mod quorum_url;
 mod round_trip;
+mod servers;
 
 /// Compiles the programs on the page.
 #[cfg(doctest)]

@@ -11,8 +11,8 @@ use lock_core::{Error, ErrorKind, Locker, LockerBuilder};
 use lock_quorum::{Quorum, QuorumBuilder};
 
 use crate::backends;
-use crate::diagnose::Servers;
 use crate::options::{COMMON, LONGEST_WAIT, take_within};
+use crate::servers::Servers;
 
 /// Connects to a majority of the servers at `urls`, as `quorum:?member=…` of
 /// [`connect`](crate::connect) does: Redlock, if they are independent Redis servers.
@@ -58,7 +58,10 @@ pub(crate) async fn diagnose(
         Ok(builder) => builder,
         Err(error) => return vec![Finding::failure("members", format!("{error:#}"))],
     };
-    let checks = members.iter().map(|member| Arc::clone(member).check());
+    let checks = members.iter().map(|member| {
+        let member = Arc::clone(member);
+        async move { member.check().await }
+    });
     let mut findings = builder.diagnose(checks).await;
     let urls = urls_of_members(&mut url.clone()).unwrap_or_default();
     findings.extend(shared_hosts(&urls));

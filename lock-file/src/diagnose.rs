@@ -57,7 +57,8 @@ pub async fn diagnose(directory: Option<&Path>, of_group: bool) -> Vec<Finding> 
     findings
 }
 
-/// Removes the file of a lock that no process uses. A later holder of the lock could get the same token again.
+/// Removes the file of a lock that no process uses. A later holder of the lock could get the same
+/// token again.
 ///
 /// # Errors
 ///

@@ -142,8 +142,8 @@ fn a_full_directory_is_a_failure() {
 
 #[test]
 fn inotify_instances_that_are_used_up_are_a_warning() {
-    // Not /proc/sys/fs/inotify, which holds for the whole machine. This is the limit of the new user
-    // namespace alone.
+    // Not /proc/sys/fs/inotify, which holds for the whole machine. This is the limit of the new
+    // user namespace alone.
     let none = "echo 0 >/proc/sys/user/max_inotify_instances";
     let (status, shown) = behind(none, &[]);
     assert_eq!(status, 1, "{shown}");
