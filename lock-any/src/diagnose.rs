@@ -14,7 +14,7 @@ use crate::quorum_url;
 use crate::servers::Servers;
 use crate::{round_trip, with_causes};
 
-/// Checks the servers that `url` names: what they guarantee, and what they do not.
+/// Checks the guarantees of the servers that `url` names, and their limits.
 ///
 /// Servers that do not answer are findings as well. The checks write only under names of their
 /// own, and leave nothing behind. They take a few seconds.

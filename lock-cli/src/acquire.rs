@@ -51,13 +51,13 @@ async fn acquire_when_ready(
     const LONGEST_PAUSE: Duration = Duration::from_secs(2);
     let end = options.wait.map(|wait| Moment::now() + wait);
     loop {
-        let left = end.map(|end| end.remaining());
+        let left = end.map(Moment::remaining);
         let acquired = match left {
             _ if options.no_wait => return lock.try_acquire().await,
             Some(left) => lock.try_acquire_for(left).await,
             None => lock.acquire().await.map(Some),
         };
-        let left = end.map_or(Duration::MAX, |end| end.remaining());
+        let left = end.map_or(Duration::MAX, Moment::remaining);
         let error = match acquired {
             Err(error) if error.retry_after().is_some() && !left.is_zero() => error,
             ended => return ended,

@@ -1,4 +1,4 @@
-//! `lockctl doctor`: what the servers of a backend guarantee, and what they do not.
+//! `lockctl doctor`: the guarantees of the servers of a backend, and their limits.
 
 use lock_any::Label;
 use lock_any::diagnosis::{Finding, Severity};

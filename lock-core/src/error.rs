@@ -128,9 +128,9 @@ impl Error {
         self.0.free_within
     }
 
-    /// Returns how long the backend is certainly not ready, counted from when the error was made: as
-    /// members of a quorum that were restarted. The same call may succeed after that. `None` if
-    /// this is unknown, as in most outages.
+    /// Returns how long the backend is certainly not ready, counted from when the error was made. A
+    /// quorum of restarted members has such a time. The same call may succeed after it. `None` if
+    /// it is unknown, as in most outages.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after

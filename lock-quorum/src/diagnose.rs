@@ -19,8 +19,8 @@ impl QuorumBuilder {
     /// Returns the findings about the members and about the quorum that they make. `checks` are
     /// those of the members' own backends, in the order of the members.
     ///
-    /// A failure of a member is a warning while the other members are a majority, unless two of them
-    /// are one server.
+    /// A failure of a member is a warning while the other members are a majority. That two of them
+    /// are one server stays a failure.
     ///
     /// # Cancel safety
     ///
