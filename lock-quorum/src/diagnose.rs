@@ -15,6 +15,9 @@ use crate::server::{Server, not_counted_for};
 
 const INDEPENDENCE: &str = "independence";
 
+/// The check of a member's own backend for the data that survive a restart.
+const PERSISTENCE: &str = "persistence";
+
 impl QuorumBuilder {
     /// Returns the findings about the members and about the quorum that they make. `checks` are
     /// those of the members' own backends, in the order of the members.
@@ -76,7 +79,7 @@ impl QuorumBuilder {
         let is_there = majority.severity == Severity::Ok;
         findings.push(majority);
         for examined in members {
-            findings.extend(examined.findings(is_there));
+            findings.extend(examined.findings(is_there, settings.longest_lease.is_some()));
         }
         findings
     }
@@ -172,9 +175,11 @@ impl Examined {
         self.own.iter().chain(&self.here).all(|finding| finding.severity < Severity::Failure)
     }
 
-    /// Returns its findings. While the others are a majority, its failures are warnings.
-    fn findings(self, majority_is_there: bool) -> impl Iterator<Item = Finding> {
-        let Self { own, mut here, member, .. } = self;
+    /// Returns its findings. While the others are a majority, its failures are warnings. A member
+    /// that may forget its locks need not keep them.
+    fn findings(self, majority_is_there: bool, may_forget: bool) -> impl Iterator<Item = Finding> {
+        let Self { mut own, mut here, member, .. } = self;
+        own.retain(|finding| !may_forget || finding.check != PERSISTENCE);
         // Its own backend knows better why it cannot be connected.
         if own.iter().any(|finding| finding.severity == Severity::Failure) {
             here.retain(|finding| finding.check != "connection");
@@ -238,4 +243,49 @@ fn seconds(span: Duration) -> String {
 
 fn cause(fault: Fault) -> String {
     fault.into_source().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::Memory;
+
+    use crate::Quorum;
+
+    use super::*;
+
+    /// Returns the findings of a quorum of three whose members have these findings.
+    async fn findings_of(builder: QuorumBuilder, own: [Finding; 3]) -> Vec<Finding> {
+        let members = (0..3).map(|_| Memory::new());
+        let builder = members.fold(builder, QuorumBuilder::member);
+        builder.diagnose(own.map(|finding| async { vec![finding] })).await
+    }
+
+    fn severities(findings: &[Finding], check: &str) -> Vec<Severity> {
+        let found = findings.iter().filter(|finding| finding.check == check);
+        found.map(|finding| finding.severity).collect()
+    }
+
+    #[tokio::test]
+    async fn persistence_matters_where_members_remember() {
+        let own = || [(); 3].map(|()| Finding::warning("persistence", "none"));
+        let forget = findings_of(Quorum::builder(), own()).await;
+        assert_eq!(severities(&forget, "persistence"), []);
+        let remember = findings_of(Quorum::builder().members_remember(), own()).await;
+        assert_eq!(severities(&remember, "persistence"), [Severity::Warning; 3]);
+    }
+
+    #[tokio::test]
+    async fn failures_of_a_minority_are_warnings() {
+        let (ok, failure) = (|| Finding::ok("role", "a"), || Finding::failure("role", "b"));
+        let builder = || Quorum::builder().members_remember();
+        let one = findings_of(builder(), [failure(), ok(), ok()]).await;
+        let minority = [Severity::Warning, Severity::Ok, Severity::Ok];
+        assert_eq!(severities(&one, "role"), minority);
+        assert_eq!(severities(&one, "majority"), [Severity::Ok]);
+        let two = findings_of(builder(), [failure(), ok(), failure()]).await;
+        assert_eq!(severities(&two, "role"), [Severity::Failure, Severity::Ok, Severity::Failure]);
+        assert_eq!(severities(&two, "majority"), [Severity::Failure]);
+        let server = two.iter().find(|finding| finding.check == "role").unwrap().server.as_deref();
+        assert_eq!(server, Some("member 1 (memory)"));
+    }
 }
