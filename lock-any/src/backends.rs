@@ -24,36 +24,24 @@ pub(crate) const KNOWN: &[&str] = &[
 
 /// Connects to the backend that the scheme of `url` names.
 pub(crate) async fn connect(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    #[cfg(not(feature = "redis"))]
+    let _ = max_ttl;
     Ok(match url.scheme() {
         "memory" => memory(url)?,
         #[cfg(feature = "file")]
         "file" => file(url)?,
-        #[cfg(not(feature = "file"))]
-        "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
         | "redis+cluster" | "rediss+cluster" => redis(url, max_ttl).await?,
-        #[cfg(not(feature = "redis"))]
-        scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
-        | "redis+cluster" | "rediss+cluster") => {
-            let _ = max_ttl;
-            return Err(feature_is_off(scheme, "redis"));
-        }
         #[cfg(feature = "zookeeper")]
         "zookeeper" | "zookeeper+tls" => zookeeper(url).await?,
-        #[cfg(not(feature = "zookeeper"))]
-        scheme @ ("zookeeper" | "zookeeper+tls") => {
-            return Err(feature_is_off(scheme, "zookeeper"));
-        }
         #[cfg(feature = "memcache")]
         "memcache" => Locker::builder(lock_memcache::Memcached::connect(url).await?),
-        #[cfg(not(feature = "memcache"))]
-        "memcache" => return Err(feature_is_off("memcache", "memcache")),
-        unknown => return Err(unknown_backend(unknown)),
+        missing => return Err(missing_backend(missing)),
     })
 }
 
-fn memory(mut url: Url) -> Result<LockerBuilder, Error> {
+pub(crate) fn memory(mut url: Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;
 
     // The same URL names the same locks, as with every other backend.
@@ -73,39 +61,66 @@ fn memory(mut url: Url) -> Result<LockerBuilder, Error> {
 }
 
 #[cfg(feature = "file")]
-fn file(mut url: Url) -> Result<LockerBuilder, Error> {
-    let share = url.take("share")?;
-    url.no_more_options()?;
-    let backend = match (url.path()?, share.as_deref()) {
-        (Some(dir), None) => lock_file::FileLocks::at(dir)?,
-        (None, None) => lock_file::FileLocks::for_this_user()?,
-        (Some(dir), Some("group")) => lock_file::FileLocks::shared_with_group(dir)?,
-        _ => {
-            let why =
-                "the URL option share is group, and needs a directory: file:///dir?share=group";
-            return Err(Error::new(ErrorKind::Invalid, why));
-        }
+fn file(url: Url) -> Result<LockerBuilder, Error> {
+    let backend = match file_place(url)? {
+        (Some(dir), false) => lock_file::FileLocks::at(dir)?,
+        (Some(dir), true) => lock_file::FileLocks::shared_with_group(dir)?,
+        (None, _) => lock_file::FileLocks::for_this_user()?,
     };
     Ok(Locker::builder(backend))
 }
 
+/// Returns the directory, which is that of this user if the URL names none, and whether a group
+/// shares it.
+#[cfg(feature = "file")]
+pub(crate) fn file_place(mut url: Url) -> Result<(Option<String>, bool), Error> {
+    let share = url.take("share")?;
+    url.no_more_options()?;
+    match (url.path()?, share.as_deref()) {
+        (directory, None) => Ok((directory, false)),
+        (Some(directory), Some("group")) => Ok((Some(directory), true)),
+        _ => {
+            let why =
+                "the URL option share is group, and needs a directory: file:///dir?share=group";
+            Err(Error::new(ErrorKind::Invalid, why))
+        }
+    }
+}
+
 #[cfg(feature = "redis")]
 async fn redis(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    Ok(Locker::builder(lock_redis::Redis::connect(redis_config(url, max_ttl)?).await?))
+}
+
+#[cfg(feature = "redis")]
+pub(crate) fn redis_config(
+    url: Url,
+    max_ttl: Option<Duration>,
+) -> Result<lock_redis::Config, Error> {
     let scheme = url.scheme().to_owned();
-    let mut config = lock_redis::Config::try_from(url).map_err(|error| match error.kind() {
+    let config = lock_redis::Config::try_from(url).map_err(|error| match error.kind() {
         // The missing feature is switched on in this test.
         ErrorKind::Unsupported => feature_is_off(&scheme, "tls"),
         _ => error,
     })?;
-    if let Some(max_ttl) = max_ttl {
-        config = config.max_ttl(max_ttl)?;
+    match max_ttl {
+        Some(max_ttl) => config.max_ttl(max_ttl),
+        None => Ok(config),
     }
-    Ok(Locker::builder(lock_redis::Redis::connect(config).await?))
 }
 
 #[cfg(feature = "zookeeper")]
 async fn zookeeper(url: Url) -> Result<LockerBuilder, Error> {
     Ok(Locker::builder(lock_zookeeper::ZooKeeper::connect(url).await?))
+}
+
+/// Returns the error of a scheme that this build does not have.
+pub(crate) fn missing_backend(scheme: &str) -> Error {
+    if !KNOWN.iter().any(|known| known.strip_suffix(':') == Some(scheme)) {
+        return unknown_backend(scheme);
+    }
+    let feature = scheme.split('+').next().unwrap_or_default();
+    feature_is_off(scheme, if feature == "rediss" { "redis" } else { feature })
 }
 
 pub(crate) fn unknown_backend(scheme: &str) -> Error {

@@ -79,16 +79,20 @@
 //! authorities of the system:
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 //!
-//! In the repository: `docs/backends.md`, `docs/coming-from.md`, and `docs/protocol/` for the
+//! [`diagnose`] checks the guarantees of the servers of a URL. In the repository:
+//! `docs/backends.md`, `docs/doctor.md`, `docs/coming-from.md`, and `docs/protocol/` for the
 //! layouts that clients in other languages share.
 
 mod backends;
+mod diagnose;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod options;
 #[cfg(feature = "quorum")]
 mod quorum_url;
+mod round_trip;
+mod servers;
 
 /// Compiles the programs on the page.
 #[cfg(doctest)]
@@ -97,6 +101,7 @@ struct ComingFrom;
 
 use std::time::Duration;
 
+pub use diagnose::diagnose;
 pub use lock_core::*;
 #[cfg(feature = "file")]
 pub use lock_file as file;

@@ -17,7 +17,7 @@ const LONGEST_MAX_TTL: Duration = DAY.saturating_mul(365);
 /// A longer wait is a mistake, and sums of durations stay far from overflow.
 pub(crate) const LONGEST_WAIT: Duration = DAY.saturating_mul(30);
 /// Core's default lease, unless `max_ttl` is shorter.
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// The options that every backend has.
 #[cfg(feature = "quorum")]

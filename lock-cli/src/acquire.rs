@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_any::clock::sleep;
+use lock_any::clock::{Moment, sleep};
 use lock_any::{Lock, LockGuard, Locker};
 
 use crate::cli::WaitOptions;
@@ -22,7 +22,7 @@ pub(crate) async fn acquire_within(
 ) -> Result<LockGuard, Failure> {
     let acquired = tokio::select! {
         biased;
-        acquired = acquire_lock(lock, options) => acquired?,
+        acquired = acquire_when_ready(lock, options, progress) => acquired?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
         never = progress.show_wait(locks) => match never {},
     };
@@ -40,14 +40,32 @@ pub(crate) async fn acquire_within(
     }
 }
 
-async fn acquire_lock(
+/// Acquires the lock. Waits while the backend is known to become ready by itself, as a quorum of
+/// restarted members.
+async fn acquire_when_ready(
     lock: &Lock,
     options: &WaitOptions,
+    progress: &Progress<'_>,
 ) -> Result<Option<LockGuard>, lock_any::Error> {
-    match options.wait {
-        _ if options.no_wait => lock.try_acquire().await,
-        Some(wait) => lock.try_acquire_for(wait).await,
-        None => lock.acquire().await.map(Some),
+    // Another server may be back earlier.
+    const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+    let end = options.wait.map(|wait| Moment::now() + wait);
+    loop {
+        let left = end.map(Moment::remaining);
+        let acquired = match left {
+            _ if options.no_wait => return lock.try_acquire().await,
+            Some(left) => lock.try_acquire_for(left).await,
+            None => lock.acquire().await.map(Some),
+        };
+        let left = end.map_or(Duration::MAX, Moment::remaining);
+        let error = match acquired {
+            Err(error) if error.retry_after().is_some() && !left.is_zero() => error,
+            ended => return ended,
+        };
+        let pause = error.retry_after().unwrap_or_default().min(LONGEST_PAUSE).min(left);
+        progress.set_not_ready(Some(error));
+        sleep(pause).await;
+        progress.set_not_ready(None);
     }
 }
 

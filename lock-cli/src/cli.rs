@@ -41,13 +41,24 @@ pub(crate) enum Verb {
     Inspect(Inspect),
     List(List),
     Break(Break),
+    Doctor(Doctor),
     Completions(Completions),
     Man(Man),
 }
 
 /// The names of the verbs.
-pub(crate) const VERBS: &[&str] =
-    &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
+pub(crate) const VERBS: &[&str] = &[
+    "run",
+    "acquire",
+    "renew",
+    "release",
+    "inspect",
+    "list",
+    "break",
+    "doctor",
+    "completions",
+    "man",
+];
 
 /// The internal verbs, with which lockctl starts itself.
 #[derive(Parser)]
@@ -224,6 +235,23 @@ pub(crate) struct Break {
     pub(crate) name: NameArg,
 }
 
+/// Check what the servers of a backend guarantee
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl doctor [--json] [URL]",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_DOCTOR
+)]
+pub(crate) struct Doctor {
+    /// Print a line of JSON for each finding
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The URL of the backend, as after --backend
+    #[arg(value_name = "URL")]
+    pub(crate) url: Option<String>,
+}
+
 /// Print completions for a shell
 #[derive(Args)]
 #[command(
@@ -338,6 +366,19 @@ pub(crate) fn usage(verb: Option<&str>) -> String {
 /// that uses no URL: a wrong one must not stop it.
 pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
     choose(option, std::env::var_os("LOCK_BACKEND"))
+}
+
+/// Returns the URL for a verb that takes it as an argument as well.
+pub(crate) fn backend_or(
+    argument: Option<String>,
+    option: Option<String>,
+) -> Result<String, Failure> {
+    match (&argument, &option) {
+        (Some(_), Some(_)) => {
+            Err(Failure::usage("--backend and the URL exclude each other; give one of them"))
+        }
+        _ => backend(argument.or(option)),
+    }
 }
 
 fn choose(option: Option<String>, environment: Option<OsString>) -> Result<String, Failure> {

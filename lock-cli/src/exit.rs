@@ -14,7 +14,7 @@ pub(crate) struct Exit(u8);
 
 impl Exit {
     pub(crate) const SUCCESS: Self = Self(0);
-    /// The lock is free, or the hold does not exist.
+    /// The lock is free, the hold does not exist, or the servers guarantee less than usual.
     pub(crate) const NOTHING: Self = Self(1);
     /// Wrong usage, name or URL, or not supported by the backend.
     pub(crate) const USAGE: Self = Self(64);
@@ -148,7 +148,7 @@ pub(crate) fn print_message(message: &str) {
 }
 
 /// Returns untrusted text on one line, without control characters, and of limited length.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     const LONGEST: usize = 600;
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut line = words.join(" ");

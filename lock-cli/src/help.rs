@@ -17,10 +17,11 @@ Examples:
   lockctl run nightly -- ./backup.sh
   lockctl run --no-wait --min-hold 50s every-minute -- ./job.sh
   lockctl --backend redis://locks.example.com inspect nightly
+  lockctl doctor redis://locks.example.com
 
 Exit status:
   0   done; run: the command's own status, 128+n if signal n ended it
-  1   inspect: the lock is free; break: no hold was ended
+  1   inspect: the lock is free; break: no hold was ended; doctor: a warning
   64  wrong usage, name or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   70  internal error
@@ -64,10 +65,14 @@ With file:, deleting the lock file by hand or breaking the lock frees it at once
 notices that at once, or within a second where the limit on inotify instances is reached. \
 Waiters are served first come, first served; flock(1) and --no-wait take any free lock.
 
+A backend that will be ready by itself is waited for as well, within --wait: a quorum whose \
+members were restarted counts them after the longest lease. With --no-wait that is an error.
+
 A wait of more than a moment is shown on a terminal, and elsewhere with -v: the holder of the \
 lock, and for how long it has held it. With --json, each line on stderr that begins with '{' is \
 an event. Its fields are event (waiting, acquired or lost), time and name; for waiting also \
-waited_ms and holders (as in inspect --json), for acquired waited_ms and fencing_token, and for \
+waited_ms and holders (as in inspect --json), or why and retry_after_ms while the backend is not \
+ready; for acquired waited_ms and fencing_token, and for \
 lost why. The command writes to the same stderr.
 
 Examples:
@@ -225,6 +230,36 @@ Exit status:
   64  wrong usage, name or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   77  credentials or rights are missing";
+
+pub(crate) const AFTER_DOCTOR: &str = "\
+Connects to the servers, checks their settings and state, and measures how long a free lock \
+takes. Each finding is ok, a warning (a promise is weaker than usual, or the check could not be \
+made) or a failure (locks cannot be acquired, or they exclude nothing). It names the server, \
+where there are several, the check, what it saw, and the remedy. A check that the rights of this \
+user or the server forbid is a warning: it could not be seen.
+
+doctor writes only under names of its own, and leaves nothing behind. It takes a few seconds. It \
+sees the servers of now: run it again after they were changed. The page docs/doctor.md lists the \
+checks.
+
+With --json, one line for each finding: severity (ok, warning or failure), server (null where \
+there is one), check (a name that stays the same), text and remedy (null if there is none).
+
+A URL can contain a password, and other users see the arguments of a command: put such a URL \
+into $LOCK_BACKEND.
+
+Examples:
+  lockctl doctor
+  lockctl doctor redis://locks.example.com
+  lockctl --backend zookeeper://zk1,zk2,zk3 doctor
+  lockctl doctor --json | jq -r 'select(.severity != \"ok\").check'
+
+Exit status:
+  0   all findings are ok
+  1   there are warnings
+  64  wrong usage or URL, or not supported by the backend
+  69  there is a failure
+  70  internal error";
 
 pub(crate) const AFTER_COMPLETIONS: &str = "\
 Examples:

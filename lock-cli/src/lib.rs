@@ -13,7 +13,8 @@
 //! signal.
 //!
 //! `detached.rs` has the verbs of a lock that outlives lockctl, `inspect.rs` those that only read,
-//! and `break_lock.rs` the one that ends a hold by force. `acquire.rs` waits for a lock,
+//! `break_lock.rs` the one that ends a hold by force, and `doctor.rs` the one that checks the
+//! servers. `acquire.rs` waits for a lock,
 //! `connect.rs` connects to a backend that supports a verb, `output.rs` writes to stdout, and
 //! `progress.rs` shows a wait.
 
@@ -23,6 +24,7 @@ mod cli;
 mod connect;
 mod death;
 mod detached;
+mod doctor;
 mod exec;
 mod exit;
 mod group;
@@ -61,7 +63,7 @@ fn perform() -> Result<Exit, Failure> {
     let Some(cli) = parse::parse()? else {
         return Ok(Exit::SUCCESS);
     };
-    let url = || cli::backend(cli.backend);
+    let url = || cli::backend(cli.backend.clone());
     match cli.verb {
         Verb::Run(args) => block_on(run::run(&url()?, &args)),
         Verb::Acquire(args) => block_on(detached::acquire(&url()?, &args)),
@@ -70,6 +72,10 @@ fn perform() -> Result<Exit, Failure> {
         Verb::Inspect(args) => block_on(inspect::inspect(&url()?, &args)),
         Verb::List(args) => block_on(inspect::list(&url()?, &args)),
         Verb::Break(args) => block_on(break_lock::break_lock(&url()?, &args)),
+        Verb::Doctor(args) => {
+            let url = cli::backend_or(args.url.clone(), cli.backend)?;
+            block_on(doctor::doctor(&url, &args))
+        }
         Verb::Completions(args) => manual::completions(&args),
         Verb::Man(args) => manual::man(&args),
     }

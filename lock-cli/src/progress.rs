@@ -1,5 +1,6 @@
 //! The progress of `lockctl run` on stderr: wait, acquisition, loss.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,7 +12,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use serde::Serialize;
 
 use crate::cli::Run;
-use crate::exit::print_message;
+use crate::exit::{chain, print_message};
 use crate::inspect::{self, HolderReport};
 use crate::output::{json, millis, rounded};
 
@@ -39,6 +40,8 @@ pub(crate) struct Progress<'a> {
     format: Format,
     name: &'a LockName,
     began: Moment,
+    /// The error of a backend that will be ready by itself, and when it was made.
+    not_ready: RefCell<Option<(lock_any::Error, Moment)>>,
 }
 
 /// An event as a line of JSON.
@@ -56,6 +59,8 @@ struct Event<'a> {
     fencing_token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
 }
 
 impl<'a> Progress<'a> {
@@ -75,7 +80,7 @@ impl<'a> Progress<'a> {
     }
 
     fn new(format: Format, name: &'a LockName) -> Self {
-        Self { format, name, began: Moment::now() }
+        Self { format, name, began: Moment::now(), not_ready: RefCell::new(None) }
     }
 
     /// Shows the wait until the future is dropped.
@@ -87,7 +92,10 @@ impl<'a> Progress<'a> {
         let mut pause = FIRST_REPORT;
         loop {
             sleep(pause).await;
-            self.show_holders(&inspect_briefly(locks, self.name).await);
+            match self.still_not_ready() {
+                Some((error, left)) => self.show_not_ready(&error, left),
+                None => self.show_holders(&inspect_briefly(locks, self.name).await),
+            }
             pause = match self.format {
                 Format::Terminal => TERMINAL_PERIOD,
                 _ => (pause * 2).min(LONGEST_PAUSE),
@@ -106,8 +114,7 @@ impl<'a> Progress<'a> {
         };
         match self.format {
             Format::Silent => {}
-            Format::Terminal if is_in_foreground() => write(&format!("\r\x1b[K{}", text())),
-            Format::Terminal => {}
+            Format::Terminal => Self::rewrite(&text()),
             Format::Lines => print_message(&text()),
             Format::Json => {
                 let seen = holders.iter().map(|holder| HolderReport::of(holder, false)).collect();
@@ -117,6 +124,37 @@ impl<'a> Progress<'a> {
                     ..self.event("waiting")
                 });
             }
+        }
+    }
+
+    /// Sets the error of a backend that will be ready by itself.
+    pub(crate) fn set_not_ready(&self, error: Option<lock_any::Error>) {
+        *self.not_ready.borrow_mut() = error.map(|error| (error, Moment::now()));
+    }
+
+    /// Returns that error, and how long the backend is not ready yet.
+    fn still_not_ready(&self) -> Option<(lock_any::Error, Duration)> {
+        let (error, since) = self.not_ready.borrow().clone()?;
+        let left = error.retry_after()?.saturating_sub(Moment::now().saturating_since(since));
+        Some((error, left))
+    }
+
+    fn show_not_ready(&self, error: &lock_any::Error, left: Duration) {
+        let (waited, why) = (self.waited(), chain(error));
+        let text = || {
+            let (name, left, waited) = (self.name, rounded(left), rounded(waited));
+            format!("waiting for lock {name}, not ready for {left} yet, waited for {waited}")
+        };
+        match self.format {
+            Format::Silent => {}
+            Format::Terminal => Self::rewrite(&text()),
+            Format::Lines => print_message(&format!("{}: {why}", text())),
+            Format::Json => Self::write_event(&Event {
+                waited_ms: Some(millis(waited)),
+                why: Some(&why),
+                retry_after_ms: Some(millis(left)),
+                ..self.event("waiting")
+            }),
         }
     }
 
@@ -141,7 +179,10 @@ impl<'a> Progress<'a> {
         }
     }
 
-    fn event(&self, event: &'a str) -> Event<'a> {
+    fn event<'e>(&self, event: &'e str) -> Event<'e>
+    where
+        'a: 'e,
+    {
         Event {
             event,
             time: humantime::format_rfc3339_millis(UNIX_EPOCH + wall()).to_string(),
@@ -150,6 +191,14 @@ impl<'a> Progress<'a> {
             holders: None,
             fencing_token: None,
             why: None,
+            retry_after_ms: None,
+        }
+    }
+
+    /// Rewrites the line on a terminal.
+    fn rewrite(text: &str) {
+        if is_in_foreground() {
+            write(&format!("\r\x1b[K{text}"));
         }
     }
 

@@ -27,6 +27,7 @@ struct Inner {
     backend: Option<&'static str>,
     message: Cow<'static, str>,
     free_within: Option<Duration>,
+    retry_after: Option<Duration>,
     source: Option<Source>,
 }
 
@@ -92,6 +93,7 @@ impl Error {
             backend: None,
             message: message.into(),
             free_within: None,
+            retry_after: None,
             source: None,
         }))
     }
@@ -126,6 +128,14 @@ impl Error {
         self.0.free_within
     }
 
+    /// Returns how long the backend is certainly not ready, counted from when the error was made. A
+    /// quorum of restarted members has such a time. The same call may succeed after it. `None` if
+    /// it is unknown, as in most outages.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
     /// Returns the lock it happened on.
     #[must_use]
     pub fn lock(&self) -> Option<&LockName> {
@@ -150,6 +160,9 @@ impl Error {
 
     pub(crate) fn from_fault(fault: Fault) -> Self {
         let message = match fault.kind() {
+            FaultKind::Unavailable if fault.retry_after().is_some() => {
+                "the backend is not ready yet; wait until it is"
+            }
             FaultKind::Unavailable => {
                 "the backend is unavailable; check that it runs and is reachable"
             }
@@ -161,8 +174,10 @@ impl Error {
             }
             FaultKind::Broken => "the backend broke its contract",
         };
-        let effect = fault.effect();
-        Self::new(fault.kind().into(), message).applied(effect).with_source(fault.into_source())
+        let (effect, retry_after) = (fault.effect(), fault.retry_after());
+        let mut error = Self::new(fault.kind().into(), message).applied(effect);
+        error.0.retry_after = retry_after;
+        error.with_source(fault.into_source())
     }
 
     pub(crate) fn applied(mut self, effect: Effect) -> Self {
@@ -248,6 +263,16 @@ mod tests {
         assert_eq!(error.source().unwrap().to_string(), "connection reset");
         assert_eq!(error.effect(), Effect::Unknown);
         assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn an_outage_of_known_length_says_so() {
+        let fault = || Fault::unknown(FaultKind::Unavailable, "restarted");
+        let after = Some(Duration::from_secs(9));
+        let error = Error::from_fault(fault().with_retry_after(after).repeated());
+        assert_eq!(error.retry_after(), after);
+        assert!(error.to_string().contains("not ready yet"), "{error}");
+        assert_eq!(Error::from_fault(fault()).retry_after(), None);
     }
 
     #[test]

@@ -150,6 +150,19 @@ impl Directory {
         Ok(())
     }
 
+    /// Returns the name of its file system, as in the list of mounts.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn file_system(&self) -> Option<String> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        kind_of(&mount_of(&self.path)?, &mounts).map(str::to_owned)
+    }
+
+    /// Returns `None`: elsewhere the file system is unknown.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(crate) fn file_system(&self) -> Option<String> {
+        None
+    }
+
     /// False if its files are gone when the machine is.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn is_on_disk(&self) -> bool {

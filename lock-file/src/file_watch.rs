@@ -30,6 +30,15 @@ const STACK: usize = 64 << 10;
 /// Marks the events of inotify. Pipes are numbered from 1.
 const OF_INOTIFY: u64 = 0;
 
+/// Returns why no file can be watched, with an instance and a watch of its own.
+pub(crate) fn try_out(directory: &Path) -> Result<(), String> {
+    let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+        .map_err(|why| format!("no instance can be had ({why})"))?;
+    inotify::add_watch(&inotify, directory, WatchFlags::DELETE_SELF)
+        .map(drop)
+        .map_err(|why| format!("no watch can be had ({why})"))
+}
+
 /// A watch on a file or pipe whose change may free a lock. Dropping it ends the watch.
 #[derive(Debug)]
 pub(crate) struct FileWatch {

@@ -79,6 +79,7 @@ mod break_marker;
 mod claims;
 mod config;
 mod counter;
+mod diagnose;
 mod directory;
 mod disk_thread;
 mod fault;
@@ -105,3 +106,4 @@ mod verbs;
 
 pub use claims::{descriptor, queue_descriptor};
 pub use config::FileLocks;
+pub use diagnose::{diagnose, forget};

@@ -8,6 +8,11 @@ use std::sync::Arc;
 /// Whether waiters are woken on this system.
 pub(crate) const IS_SUPPORTED: bool = false;
 
+/// Returns why no file can be watched.
+pub(crate) fn try_out(_: &Path) -> Result<(), String> {
+    Err("this system has no inotify".to_owned())
+}
+
 /// A watch that does not exist on this system.
 #[derive(Debug)]
 pub(crate) struct FileWatch(Infallible);

@@ -57,6 +57,11 @@ impl Share {
         Ok(Self { group: found.gid() })
     }
 
+    /// Returns the number of the group.
+    pub(crate) fn group(&self) -> u32 {
+        self.group
+    }
+
     /// Checks that the directory can be trusted.
     pub(crate) fn check(&self, directory: &Path) -> Result<(), Error> {
         let handle = open_directory(directory).map_err(|e| match e {

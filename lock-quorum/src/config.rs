@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::clock::Moment;
-use lock_core::{Backend, Error, ErrorKind, Executor};
+use lock_core::{Backend, Capabilities, Error, ErrorKind, Executor};
 
 use crate::capabilities;
 use crate::member::{Connect, Member};
@@ -21,12 +21,12 @@ const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A builder of a [`Quorum`].
 #[derive(Debug)]
 pub struct QuorumBuilder {
-    members: Vec<MemberConfig>,
-    settings: Settings,
+    pub(crate) members: Vec<MemberConfig>,
+    pub(crate) settings: Settings,
 }
 
 /// A backend to become a member, or the means to connect it.
-struct MemberConfig {
+pub(crate) struct MemberConfig {
     name: Option<String>,
     backend: Option<Arc<dyn Backend>>,
     connect: Option<Connect>,
@@ -131,9 +131,19 @@ impl QuorumBuilder {
         executor.within(self.connect(executor.clone())).await
     }
 
+    /// Returns the time limit of the first connection of a member.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5
+    }
+
+    /// Returns the names of the members in messages.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.members.iter().enumerate().map(|(place, member)| member.name_at(place)).collect()
+    }
+
     async fn connect(self, executor: Executor) -> Result<Quorum, Error> {
         let size = self.members.len();
-        let timeout = self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5;
+        let timeout = self.connect_timeout();
         let connected = connect_all(self.members, timeout).await;
         let majority = size / 2 + 1;
         let mut members = Vec::with_capacity(size);
@@ -150,12 +160,9 @@ impl QuorumBuilder {
         }
         let declared: Vec<_> =
             members.iter().filter_map(|member| Some(member.current()?.capabilities())).collect();
-        let caps = capabilities::of_all(&declared)
-            .map(|caps| capabilities::at_most(caps, self.settings.longest_lease))
-            .filter(|caps| caps.ttl_min <= caps.ttl_max)
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Invalid, "the members of the quorum have no lease in common")
-            })?;
+        let caps = common_capabilities(&declared, &self.settings).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "the members of the quorum have no lease in common")
+        })?;
         let mut took = identify_all(&members, timeout).await?;
         let inner = Inner::new(members, caps, self.settings, executor);
         took.sort_unstable();
@@ -164,18 +171,14 @@ impl QuorumBuilder {
     }
 }
 
-async fn connect_all(
+pub(crate) async fn connect_all(
     members: Vec<MemberConfig>,
     timeout: Duration,
 ) -> Vec<(Member, Option<Error>)> {
     let connecting = members.into_iter().enumerate().map(|(place, candidate)| {
         tokio::spawn(async move {
-            let MemberConfig { name, backend, connect } = candidate;
-            let name = name.unwrap_or_else(|| match &backend {
-                Some(backend) => backend.capabilities().backend.to_owned(),
-                None => String::new(),
-            });
-            let name = format!("member {} ({name})", place + 1);
+            let name = candidate.name_at(place);
+            let MemberConfig { backend, connect, .. } = candidate;
             match (backend, connect) {
                 (None, Some(connect)) => match tokio::time::timeout(timeout, connect()).await {
                     Ok(Ok(backend)) => (Member::new(name, Some(backend), Some(connect)), None),
@@ -199,6 +202,16 @@ async fn connect_all(
         }));
     }
     connected
+}
+
+/// Returns the capabilities that all members have; `None` if they have no lease in common.
+pub(crate) fn common_capabilities(
+    members: &[Capabilities],
+    settings: &Settings,
+) -> Option<Capabilities> {
+    capabilities::of_all(members)
+        .map(|caps| capabilities::at_most(caps, settings.longest_lease))
+        .filter(|caps| caps.ttl_min <= caps.ttl_max)
 }
 
 /// Returns the error of too few members. A permanent reason comes first: a client that is denied
@@ -257,6 +270,18 @@ fn same_server(one: &Member, other: &Member, is_certain: bool) -> Error {
         ),
     };
     Error::new(ErrorKind::Invalid, message)
+}
+
+impl MemberConfig {
+    /// Returns the name of the member at `place` in messages.
+    fn name_at(&self, place: usize) -> String {
+        let name = match (&self.name, &self.backend) {
+            (Some(name), _) => name,
+            (None, Some(backend)) => backend.capabilities().backend,
+            (None, None) => "",
+        };
+        format!("member {} ({name})", place + 1)
+    }
 }
 
 impl fmt::Debug for MemberConfig {

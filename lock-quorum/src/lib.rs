@@ -76,6 +76,7 @@ mod config;
 mod connection;
 mod deferred;
 mod deferred_task;
+mod diagnose;
 mod fault;
 mod member;
 mod quorum;

@@ -472,12 +472,29 @@ impl<'a> Round<'a> {
             return Ok(Attempt::Contended { expires_in: Some(at_most) });
         }
         drop(status);
+        let retry_after = self.retry_after();
         let faults =
             self.ballots.drain(..).enumerate().filter_map(|(member, ballots)| match ballots {
                 Some(Ballot::Failed(fault) | Ballot::For(_, Some(fault))) => Some((member, fault)),
                 _ => None,
             });
-        Err(no_majority(self.inner, faults.collect(), is_clean))
+        Err(no_majority(self.inner, faults.collect(), is_clean).with_retry_after(retry_after))
+    }
+
+    /// Returns how long too few members are counted, if the others are only too fresh for it.
+    fn retry_after(&self) -> Option<Duration> {
+        let missing = self.inner.majority.saturating_sub(self.count(counts));
+        let mut fresh: Vec<_> = self
+            .ballots
+            .iter()
+            .flatten()
+            .filter_map(|ballot| match ballot {
+                Ballot::For(_, Some(fault)) => fault.retry_after(),
+                _ => None,
+            })
+            .collect();
+        fresh.sort_unstable();
+        fresh.get(missing.checked_sub(1)?).copied()
     }
 
     /// Returns how many of the refusing members have to grant the claim before there is a majority.

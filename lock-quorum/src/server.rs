@@ -59,7 +59,7 @@ impl Server {
     }
 
     /// Returns how long the server had been running at `moment`, at least.
-    fn up_for_at(&self, moment: Moment) -> Option<Duration> {
+    pub(crate) fn up_for_at(&self, moment: Moment) -> Option<Duration> {
         let up_for = self.up_for? + moment.saturating_since(self.reported_at);
         Some(up_for.saturating_sub(self.reported_at.saturating_since(moment)))
     }
@@ -93,6 +93,13 @@ impl Origin {
     fn servers(&self) -> impl Iterator<Item = &Server> {
         [Some(&self.server), self.or.as_ref()].into_iter().flatten().map(|server| &**server)
     }
+}
+
+/// Returns how long a server that has been running for `up_for` is not counted yet, because it may
+/// have forgotten locks with a lease of up to `longest`; zero if it is counted.
+pub(crate) fn not_counted_for(longest: Duration, up_for: Duration) -> Duration {
+    // Clocks may differ by one per cent.
+    (longest + longest / 100).saturating_sub(up_for)
 }
 
 /// Returns the members whose answers no longer count now that `member` has answered, each with the

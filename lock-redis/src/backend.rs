@@ -37,7 +37,7 @@ pub(crate) struct Inner {
     pub(crate) min_ttl: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) warned: WarnedLocks,
-    executor: Executor,
+    pub(crate) executor: Executor,
 }
 
 impl Redis {

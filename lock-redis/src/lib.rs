@@ -79,7 +79,9 @@ mod backend;
 mod clock;
 mod config;
 mod connection;
+mod diagnose;
 mod fault;
+mod forget;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -100,4 +102,6 @@ mod warned;
 
 pub use backend::Redis;
 pub use config::Config;
+pub use diagnose::diagnose;
+pub use forget::forget;
 pub use keys::Names;

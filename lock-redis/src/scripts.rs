@@ -71,6 +71,13 @@ impl Call {
         Self { script: None, command }
     }
 
+    /// Deletes keys of one slot.
+    pub(crate) fn delete(keys: &[&str]) -> Self {
+        let mut command = redis::cmd("DEL");
+        command.arg(keys);
+        Self { script: None, command }
+    }
+
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
         self.command.arg(argument);
         self

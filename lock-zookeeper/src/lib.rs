@@ -78,6 +78,7 @@ mod backend;
 mod config;
 mod diagnose;
 mod fault;
+mod forget;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -91,4 +92,5 @@ mod verbs;
 pub use backend::ZooKeeper;
 pub use config::Config;
 pub use diagnose::diagnose;
+pub use forget::forget;
 pub use names::Layout;

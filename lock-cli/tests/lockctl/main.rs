@@ -4,6 +4,7 @@ mod backends;
 #[cfg(feature = "redis")]
 mod crash;
 mod crowd;
+mod doctor;
 mod examples;
 mod files;
 #[cfg(feature = "redis")]

@@ -1,8 +1,9 @@
 //! Locks on a quorum of Redis servers, as on other backends with leases, with their members shown.
 
+use lock_any::clock::Moment;
 use test_servers::{KeepData, Redis, RedisOptions};
 
-use crate::support::{Scratch, outcome};
+use crate::support::{Running, Scratch, outcome, timed, until};
 
 #[test]
 fn locks_pass_from_one_lockctl_to_the_next_and_outlive_a_server() {
@@ -40,4 +41,50 @@ fn locks_pass_from_one_lockctl_to_the_next_and_outlive_a_server() {
     let (status, seen, _) = lockctl(&["inspect", "nightly"]);
     assert_eq!(status, 1, "{seen}");
     assert_eq!(seen.matches(": free\n").count(), 3, "{seen}");
+}
+
+/// Returns the URL of a quorum of three new servers, and the servers.
+fn fresh(options: &str) -> (Vec<Redis>, String) {
+    let nodes: Vec<_> = (0..3).map(|_| Redis::start(RedisOptions::new())).collect();
+    let members: Vec<_> = nodes.iter().map(|node| format!("member={}", node.url())).collect();
+    (nodes, format!("quorum:?{}&{options}", members.join("&")))
+}
+
+#[test]
+fn run_waits_until_restarted_members_count() {
+    let scratch = Scratch::new();
+    let started = Moment::now();
+    let (_nodes, url) = fresh("max_ttl=3s");
+    let run = scratch.run(&url, &["--json", "n", "--", "true"]).output().unwrap();
+    let events = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(0), "{events}");
+    // A server reports its uptime in whole seconds, so the members may count a second late.
+    let waited = Moment::now().saturating_since(started);
+    assert!(waited.as_secs() >= 3, "{waited:?}");
+    let first = events.lines().next().unwrap();
+    assert!(first.contains("\"event\":\"waiting\""), "{events}");
+    assert!(first.contains("it is counted in "), "{events}");
+    assert!(first.contains("\"retry_after_ms\":"), "{events}");
+    assert!(events.lines().last().unwrap().contains("\"event\":\"acquired\""), "{events}");
+}
+
+#[test]
+fn a_wait_for_restarted_members_is_bounded_and_shown() {
+    let scratch = Scratch::new();
+    let (_nodes, url) = fresh("max_ttl=1h");
+    let (status, stdout, stderr) =
+        outcome(&mut scratch.run(&url, &["-n", "n", "--", "echo", "run"]));
+    assert_eq!((status, stdout.as_str()), (69, ""), "{stderr}");
+    assert!(stderr.contains("it is counted in 36"), "{stderr}");
+
+    let bounded = ["--wait", "1", "n", "--", "echo", "run"];
+    let ((status, stdout, stderr), took) = timed(|| outcome(&mut scratch.run(&url, &bounded)));
+    assert_eq!((status, stdout.as_str()), (69, ""), "{stderr}");
+    assert!(stderr.contains("it is counted in 36") && took.as_secs() >= 1, "{stderr}");
+
+    let waiter = Running::start(&mut scratch.run(&url, &["-v", "n", "--", "true"]));
+    until("the wait is shown", || {
+        waiter.stderr().contains("waiting for lock \"n\", not ready for ")
+    });
+    assert!(waiter.stderr().contains("it is counted in "), "{}", waiter.stderr());
 }

@@ -1,6 +1,7 @@
 //! The failure of a verb: [`Fault`].
 
 use std::fmt;
+use std::time::Duration;
 
 /// Whether a failed operation may have changed something on the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +17,7 @@ pub enum Effect {
 pub struct Fault {
     effect: Effect,
     kind: FaultKind,
+    retry_after: Option<Duration>,
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
@@ -44,7 +46,7 @@ impl Fault {
         kind: FaultKind,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { effect: Effect::NotApplied, kind, source: source.into() }
+        Self { effect: Effect::NotApplied, kind, retry_after: None, source: source.into() }
     }
 
     /// Creates a failure after which the request may have been applied, or may still be.
@@ -53,13 +55,25 @@ impl Fault {
         kind: FaultKind,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { effect: Effect::Unknown, kind, source: source.into() }
+        Self { effect: Effect::Unknown, kind, retry_after: None, source: source.into() }
     }
 
     /// Creates the fault of a verb that the backend does not declare.
     #[must_use]
     pub fn unsupported(what: &'static str) -> Self {
         Self::not_applied(FaultKind::Unsupported, what)
+    }
+
+    /// Adds how long the fault certainly lasts, for a server that will take requests by itself.
+    #[must_use]
+    pub fn with_retry_after(self, retry_after: Option<Duration>) -> Self {
+        Self { retry_after, ..self }
+    }
+
+    /// Returns how long the fault certainly lasts, if that is known.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// Returns whether something may have changed.
@@ -83,7 +97,8 @@ impl Fault {
     /// Returns the same fault again, for another claim of the batch.
     #[must_use]
     pub fn repeated(&self) -> Self {
-        Self { effect: self.effect, kind: self.kind, source: self.source.to_string().into() }
+        let source = self.source.to_string().into();
+        Self { effect: self.effect, kind: self.kind, retry_after: self.retry_after, source }
     }
 
     /// Returns true if waiting and asking again may help.

@@ -10,7 +10,7 @@ use crate::ballot::Ballot;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
 use crate::fault::bounded;
 use crate::quorum::Inner;
-use crate::server::Origin;
+use crate::server::{Origin, not_counted_for};
 
 impl Inner {
     /// Returns the record of a claim at a member, once the call in flight there has ended; `None`
@@ -82,15 +82,15 @@ impl Inner {
     /// each.
     fn restarted_lately(&self, origin: &Origin, asked: Moment) -> Option<Fault> {
         let (longest, up_for) = (self.settings.longest_lease?, origin.up_for_at(asked)?);
-        // Clocks may differ by one per cent.
-        let stays_out = (longest + longest / 100).saturating_sub(up_for);
+        let stays_out = not_counted_for(longest, up_for);
         if stays_out.is_zero() {
             return None;
         }
+        let retry_after = Some(stays_out);
         let (up_for, stays_out) = (up_for.as_secs(), stays_out.as_secs_f64().ceil());
         let why = format!(
             "it was started {up_for} s ago and may have forgotten locks; it is counted in {stays_out} s"
         );
-        Some(Fault::unknown(FaultKind::Unavailable, why))
+        Some(Fault::unknown(FaultKind::Unavailable, why).with_retry_after(retry_after))
     }
 }
