@@ -4,8 +4,18 @@ use std::process::{Command, Output};
 
 use crate::support::{Scratch, outcome};
 
-const VERBS: &[&str] =
-    &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
+const VERBS: &[&str] = &[
+    "run",
+    "acquire",
+    "renew",
+    "release",
+    "inspect",
+    "list",
+    "top",
+    "break",
+    "completions",
+    "man",
+];
 
 /// Writes the page of a verb, or that of lockctl, to a file. Returns its path.
 fn page(scratch: &Scratch, verb: Option<&str>) -> std::path::PathBuf {

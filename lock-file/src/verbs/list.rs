@@ -16,7 +16,7 @@ use crate::lock_file::{LockFile, is_missing};
 use crate::record::Record;
 
 /// The most entries of the directory that a list looks at. Lock files are never deleted.
-const MAX_FILES: usize = 100_000;
+const MAX_FILES: usize = 50_000;
 
 impl FileLocks {
     /// Returns a page of the held locks.

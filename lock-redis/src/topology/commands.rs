@@ -16,7 +16,7 @@ use crate::scripts::Call;
 use crate::topology::link::Link;
 use crate::value::Value;
 
-/// The number of keys that the server looks at in one step of a scan, in less than a millisecond.
+/// The number of keys that the server looks at in one step of a scan, in about a millisecond.
 const SCAN_STEP: usize = 1000;
 
 impl Link {
