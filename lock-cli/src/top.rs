@@ -64,8 +64,8 @@ struct Live<'a> {
     page: Result<Vec<Listed>, Error>,
 }
 
-/// An event that the table reacts to.
-enum Event {
+/// A key or signal that the table reacts to.
+enum Input {
     Key(Option<u8>),
     Signal(Signal),
 }
@@ -83,8 +83,8 @@ impl Live<'_> {
             let page = loop {
                 tokio::select! {
                     page = &mut list => break page,
-                    event = next_event(&mut self.screen, &mut self.signals) => {
-                        if let Some(end) = self.handle(event)? {
+                    input = next_input(&mut self.screen, &mut self.signals) => {
+                        if let Some(end) = self.handle(input)? {
                             return end;
                         }
                     }
@@ -104,8 +104,8 @@ impl Live<'_> {
             while !next.has_passed() {
                 tokio::select! {
                     () = sleep_until(next) => {}
-                    event = next_event(&mut self.screen, &mut self.signals) => {
-                        if let Some(end) = self.handle(event)? {
+                    input = next_input(&mut self.screen, &mut self.signals) => {
+                        if let Some(end) = self.handle(input)? {
                             return end;
                         }
                     }
@@ -114,19 +114,19 @@ impl Live<'_> {
         }
     }
 
-    /// Returns the end of lockctl, if the event ends it.
-    fn handle(&self, event: Event) -> Result<Option<Result<Exit, Failure>>, Failure> {
-        match event {
-            Event::Key(Some(b'q' | b'Q') | None) => return Ok(Some(Ok(Exit::SUCCESS))),
-            Event::Signal(signal) if ENDING.contains(&signal) => {
+    /// Returns the end of lockctl, if the key or signal ends it.
+    fn handle(&self, input: Input) -> Result<Option<Result<Exit, Failure>>, Failure> {
+        match input {
+            Input::Key(Some(b'q' | b'Q') | None) => return Ok(Some(Ok(Exit::SUCCESS))),
+            Input::Signal(signal) if ENDING.contains(&signal) => {
                 return Ok(Some(Err(Failure::signalled(signal))));
             }
-            Event::Key(_) | Event::Signal(Signal::SIGTSTP) => {}
-            Event::Signal(Signal::SIGCONT) => {
+            Input::Key(_) | Input::Signal(Signal::SIGTSTP) => {}
+            Input::Signal(Signal::SIGCONT) => {
                 self.screen.enter()?;
                 self.draw()?;
             }
-            Event::Signal(_) => self.draw()?,
+            Input::Signal(_) => self.draw()?,
         }
         Ok(None)
     }
@@ -156,10 +156,10 @@ impl Live<'_> {
     }
 }
 
-async fn next_event(screen: &mut Screen, signals: &mut Signals) -> Event {
+async fn next_input(screen: &mut Screen, signals: &mut Signals) -> Input {
     tokio::select! {
-        key = screen.key() => Event::Key(key),
-        signal = signals.next() => Event::Signal(signal),
+        key = screen.key() => Input::Key(key),
+        signal = signals.next() => Input::Signal(signal),
     }
 }
 
