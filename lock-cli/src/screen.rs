@@ -35,7 +35,7 @@ impl Screen {
         if !(stdin().is_terminal() && stdout().is_terminal()) {
             return Ok(None);
         }
-        let before = tcgetattr(stdin()).map_err(|error| unusable(error.into()))?;
+        let before = tcgetattr(stdin()).map_err(|error| unusable(&error.into()))?;
         *saved() = Some(before);
         let (key, keys) = mpsc::unbounded_channel();
         let screen = Self { keys };
@@ -50,7 +50,7 @@ impl Screen {
                 }
             }
         });
-        reading.map_err(unusable)?;
+        reading.map_err(|error| unusable(&error))?;
         Ok(Some(screen))
     }
 
@@ -62,7 +62,7 @@ impl Screen {
         modes.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
         // A stopped process could not restore the terminal.
         modes.control_chars[SpecialCharacterIndices::VSUSP as usize] = 0;
-        tcsetattr(stdin(), SetArg::TCSANOW, &modes).map_err(|error| unusable(error.into()))?;
+        tcsetattr(stdin(), SetArg::TCSANOW, &modes).map_err(|error| unusable(&error.into()))?;
         output::write(ENTER).map_err(|error| output::unwritable(&error))
     }
 
@@ -111,6 +111,6 @@ fn saved() -> std::sync::MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unusable(error: std::io::Error) -> Failure {
-    Failure::internal("cannot use the terminal; write --once", &error)
+fn unusable(error: &std::io::Error) -> Failure {
+    Failure::internal("cannot use the terminal; write --once", error)
 }

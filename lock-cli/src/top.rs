@@ -1,6 +1,8 @@
 //! `lockctl top`: the held locks as a table, again and again.
 
+use std::future::Future;
 use std::ops::ControlFlow;
+use std::pin::pin;
 use std::time::Duration;
 
 use lock_any::backend::{Holder, Listed};
@@ -64,71 +66,57 @@ struct Live<'a> {
     page: Result<Vec<Listed>, Error>,
 }
 
-/// A key or signal that the table reacts to.
-enum Input {
-    Key(Option<u8>),
-    Signal(Signal),
-}
-
 impl Live<'_> {
     async fn run(&mut self) -> Result<Exit, Failure> {
-        let mut first = true;
+        let (locks, args) = (self.locks, self.args);
+        let mut is_first = true;
         loop {
             let began = Moment::now();
-            let listing = self.locks.clone();
-            // One more than there is room for, to know whether there are more.
-            let limit = screen::size().0;
-            let list = listing.list(&self.args.prefix, None, limit);
-            tokio::pin!(list);
-            let page = loop {
-                tokio::select! {
-                    page = &mut list => break page,
-                    input = next_input(&mut self.screen, &mut self.signals) => {
-                        if let Some(end) = self.handle(input)? {
-                            return end;
-                        }
-                    }
-                }
-            };
-            if first {
-                // As in list: nothing is shown that could go on.
-                self.page = Ok(page?);
-                first = false;
-            } else {
-                self.page = page;
-            }
+            // More than there is room for, to know whether there are more.
+            let list = locks.list(&args.prefix, None, screen::size().0);
+            let Some(page) = self.unless_quit(list).await? else { return Ok(Exit::SUCCESS) };
+            // A refusal at the start is final. Later, an outage is shown until it ends.
+            self.page = if is_first { Ok(page?) } else { page };
+            is_first = false;
             self.draw()?;
-            let pause =
-                self.args.interval.max(Moment::now().saturating_since(began) * PAUSE_FACTOR);
-            let next = began + pause;
-            while !next.has_passed() {
-                tokio::select! {
-                    () = sleep_until(next) => {}
-                    input = next_input(&mut self.screen, &mut self.signals) => {
-                        if let Some(end) = self.handle(input)? {
-                            return end;
-                        }
-                    }
-                }
+            let took = Moment::now().saturating_since(began);
+            let pause = sleep_until(began + args.interval.max(took * PAUSE_FACTOR));
+            if self.unless_quit(pause).await?.is_none() {
+                return Ok(Exit::SUCCESS);
             }
         }
     }
 
-    /// Returns the end of lockctl, if the key or signal ends it.
-    fn handle(&self, input: Input) -> Result<Option<Result<Exit, Failure>>, Failure> {
-        match input {
-            Input::Key(Some(b'q' | b'Q') | None) => return Ok(Some(Ok(Exit::SUCCESS))),
-            Input::Signal(signal) if ENDING.contains(&signal) => {
-                return Ok(Some(Err(Failure::signalled(signal))));
+    /// Waits for some work, and reacts to keys and signals meanwhile. Returns `None` if a key ends
+    /// lockctl.
+    async fn unless_quit<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, Failure> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(Some(done)),
+                key = self.screen.key() => {
+                    if matches!(key, Some(b'q' | b'Q') | None) {
+                        return Ok(None);
+                    }
+                }
+                signal = self.signals.next() => self.handle(signal)?,
             }
-            Input::Key(_) | Input::Signal(Signal::SIGTSTP) => {}
-            Input::Signal(Signal::SIGCONT) => {
-                self.screen.enter()?;
-                self.draw()?;
-            }
-            Input::Signal(_) => self.draw()?,
         }
-        Ok(None)
+    }
+
+    fn handle(&self, signal: Signal) -> Result<(), Failure> {
+        match signal {
+            Signal::SIGTSTP => Ok(()),
+            Signal::SIGWINCH => self.draw(),
+            Signal::SIGCONT => {
+                self.screen.enter()?;
+                self.draw()
+            }
+            ending => Err(Failure::signalled(ending)),
+        }
     }
 
     fn draw(&self) -> Result<(), Failure> {
@@ -153,13 +141,6 @@ impl Live<'_> {
         lines.truncate(height);
         let cut = lines.iter().map(|line| line.chars().take(width).collect());
         self.screen.show(&cut.collect::<Vec<_>>())
-    }
-}
-
-async fn next_input(screen: &mut Screen, signals: &mut Signals) -> Input {
-    tokio::select! {
-        key = screen.key() => Input::Key(key),
-        signal = signals.next() => Input::Signal(signal),
     }
 }
 

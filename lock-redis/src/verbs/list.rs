@@ -11,7 +11,7 @@ use lock_core::backend::{Fault, FaultKind, Listed, LockState};
 
 use crate::backend::Redis;
 use crate::connection::handle::Connection;
-use crate::keys::Keys;
+use crate::keys::{Keys, LockKeys};
 use crate::topology::link::Link;
 use crate::topology::servers::all;
 use crate::value::Value;
@@ -98,7 +98,7 @@ impl Redis {
         }
         let keys = names.iter().map(|name| self.inner.keys.of(name));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
-        let values = link.read_values(connection, keys.iter().map(|keys| keys.lock())).await?;
+        let values = link.read_values(connection, keys.iter().map(LockKeys::lock)).await?;
         let is_likely =
             |value: &Option<Vec<u8>>| value.as_ref().is_none_or(|it| Value::parse(it).is_some());
         let likely = names.into_iter().zip(values).filter(|(_, value)| is_likely(value));
