@@ -209,8 +209,8 @@ mod tests {
             lines,
             [
                 "LOCK         HELD FOR  LEASE LEFT  WAITERS  HOLDER".to_owned(),
-                format!("\"a\"           1m 23s           -       12  web:1 {holder}"),
-                format!("\"long name\"   1m 23s           -        -  x {holder}"),
+                format!("\"a\"            1m 23s           -       12  web:1 {holder}"),
+                format!("\"long name\"    1m 23s           -        -  x {holder}"),
             ]
         );
     }
