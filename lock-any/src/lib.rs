@@ -179,6 +179,14 @@ pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
     Ok(parse(url)?.1.ttl())
 }
 
+/// Returns the beginning of every key of `url`, if its option `prefix` sets one that is not empty.
+/// `None` also if the URL cannot be understood. No I/O.
+#[must_use]
+pub fn prefix_of(url: &str) -> Option<String> {
+    let (mut url, _) = parse(url).ok()?;
+    url.take("prefix").ok()?.filter(|prefix| !prefix.is_empty())
+}
+
 fn parse(url: &str) -> Result<(Url, CommonOptions), Error> {
     let mut url = Url::parse(url)?;
     if !KNOWN.iter().any(|known| known.strip_suffix(':') == Some(url.scheme())) {

@@ -430,3 +430,16 @@ mod redis {
         assert_eq!(refused(url).await.0, ErrorKind::Unavailable);
     }
 }
+
+#[test]
+fn the_prefix_of_a_url_is_read_without_a_connection() {
+    for (url, prefix) in [
+        ("redis://u:hunter2@h?prefix=app:", Some("app:")),
+        ("redis+cluster://h?prefix=%7Bapp%7D:&order=any", Some("{app}:")),
+        ("redis://h?prefix=", None),
+        ("redis://h", None),
+        ("gopher://h?prefix=app:", None),
+    ] {
+        assert_eq!(lock_any::prefix_of(url).as_deref(), prefix, "{url}");
+    }
+}

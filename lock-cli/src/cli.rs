@@ -40,6 +40,7 @@ pub(crate) enum Verb {
     Release(Release),
     Inspect(Inspect),
     List(List),
+    Top(Top),
     Break(Break),
     Doctor(Doctor),
     Completions(Completions),
@@ -54,6 +55,7 @@ pub(crate) const VERBS: &[&str] = &[
     "release",
     "inspect",
     "list",
+    "top",
     "break",
     "doctor",
     "completions",
@@ -209,6 +211,29 @@ pub(crate) struct List {
     pub(crate) json: bool,
 
     /// List only names that begin with this
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) prefix: String,
+}
+
+/// Show the locks that are held, again and again
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl [--backend URL] top [--once] [--interval DURATION] [--prefix PREFIX]",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_TOP
+)]
+pub(crate) struct Top {
+    /// Print one table, as text without terminal control, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// The time between two lists; one that takes long is repeated less often [default: 2s]
+    #[arg(short, long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
+    #[arg(default_value = "2s", hide_default_value = true, conflicts_with = "once")]
+    pub(crate) interval: Duration,
+
+    /// Show only names that begin with this
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) prefix: String,

@@ -38,7 +38,7 @@ impl Capability {
                 "cannot show the holder of a lock",
                 &["file:", "redis:", "memcache:", "zookeeper:"],
             ),
-            Self::Listing => ("keeps no list of its locks", &["zookeeper:"]),
+            Self::Listing => ("keeps no list of its locks", &["file:", "redis:", "zookeeper:"]),
             Self::Breaking => (
                 "cannot end the hold of another client",
                 &["file:", "redis:", "memcache:", "zookeeper:"],
@@ -67,6 +67,15 @@ pub(crate) fn directory_of(_: &str) -> Option<String> {
 /// Connects as a client that others see as `label`.
 pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failure> {
     Ok(lock_any::connect_with(url, |builder| builder.label(label)).await?)
+}
+
+/// Connects for a list of locks, which may take longer than another call.
+pub(crate) async fn connect_to_list(url: &str) -> Result<Locker, Failure> {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let _ = Signals::catch(&[])?;
+    let locks = lock_any::connect_with(url, |builder| builder.timeout(TIMEOUT)).await?;
+    require(&locks, "list the locks", &[Capability::Listing])?;
+    Ok(locks)
 }
 
 /// Connects for a verb about locks that outlive lockctl. The backend must have all of `needs`.

@@ -160,10 +160,11 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// Makes a panic in any thread end lockctl with one line and [`Exit::INTERNAL`]. Kills the command
-/// as well, because the renewal of the lock may be dead.
-pub(crate) fn end_on_panic(kill_command: fn()) {
+/// Makes a panic in any thread end lockctl with one line and [`Exit::INTERNAL`], after `clean_up`.
+/// That kills the command, because the renewal of the lock may be dead, and restores the terminal.
+pub(crate) fn end_on_panic(clean_up: fn()) {
     std::panic::set_hook(Box::new(move |panic| {
+        clean_up();
         let payload = panic.payload();
         let text = payload.downcast_ref::<&str>().copied();
         let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
@@ -173,7 +174,6 @@ pub(crate) fn end_on_panic(kill_command: fn()) {
             "internal error, please report it: {text} ({})",
             place.as_deref().unwrap_or("unknown place")
         ));
-        kill_command();
         std::process::exit(i32::from(Exit::INTERNAL.0));
     }));
 }

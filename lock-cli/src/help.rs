@@ -185,10 +185,16 @@ Exit status:
 
 pub(crate) const AFTER_LIST: &str = "\
 Prints one lock per line, sorted by name: the name in quotes, and the holder. With --json, the \
-lines are those of inspect --json. All locks are read page by page: those that are acquired or \
-released meanwhile may be missing or not.
+lines are those of inspect --json. On a terminal, a heading on stderr says which locks are shown. \
+All locks are read page by page: those that are acquired or released meanwhile may be missing or \
+not. Names of more than 200 bytes are not listed: their keys do not tell them.
 
-Needs a backend that can list its locks.
+Needs a backend that can list its locks (file:, redis: and zookeeper: can). With redis:, each page \
+is a scan over all keys of the server, in short steps, and an error if there are more than a \
+million: then a prefix does not help, but inspect NAME works. Without a prefix in the URL and \
+--prefix, only locks by this library are shown. With one, each string below it counts as a lock, \
+as that of another library. Locks that others keep in another type are shown by inspect alone. \
+With file:, a directory with more than 50000 entries is an error.
 
 Examples:
   lockctl list
@@ -200,6 +206,29 @@ Exit status:
   64  wrong usage or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   77  credentials or rights are missing";
+
+pub(crate) const AFTER_TOP: &str = "\
+Shows the held locks as a table on the whole terminal, as many as fit, sorted by name: for how long \
+each is held, how much of its lease is left unless it is renewed, the number of waiters, and the \
+holders. A dash stands for a value that the backend does not know. q and Ctrl-C quit.
+
+The locks are those of lockctl list, and cost the same each time. A list that takes longer than a \
+tenth of the interval is repeated less often: after ten times its duration. An outage is shown in \
+place of the table, and ends with the next answer.
+
+With --once, all held locks are printed once.
+
+Examples:
+  lockctl top
+  lockctl top --prefix jobs/ --interval 10s
+  lockctl top --once | sort -k 2
+
+Exit status:
+  0   q was pressed, or the table was printed
+  64  wrong usage or URL, no terminal, or not supported by the backend
+  69  the backend is unavailable at the start, or refuses
+  77  credentials or rights are missing
+  130 Ctrl-C was pressed";
 
 pub(crate) const AFTER_BREAK: &str = "\
 The next waiter gets the lock at once. The old holder is notified when it renews, and continues \

@@ -1,6 +1,7 @@
 //! `lockctl inspect` and `list`: the state of locks, unchanged.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::ops::ControlFlow;
 
 use lock_any::backend::{Holder, Listed, LockState};
@@ -8,7 +9,7 @@ use lock_any::{LockName, Locker};
 use serde::Serialize;
 
 use crate::cli::{Inspect, List};
-use crate::connect::{Capability, connect_for, directory_of};
+use crate::connect::{Capability, connect_for, connect_to_list, directory_of};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, print, rounded};
 
@@ -31,7 +32,11 @@ pub(crate) async fn inspect(url: &str, args: &Inspect) -> Result<Exit, Failure> 
 }
 
 pub(crate) async fn list(url: &str, args: &List) -> Result<Exit, Failure> {
-    let locks = connect_for("list the locks", &[Capability::Listing], url).await?;
+    let locks = connect_to_list(url).await?;
+    if !args.json && std::io::stdout().is_terminal() {
+        // On stderr, so that stdout has a line for each lock and no other.
+        eprintln!("held locks{}", scope(&locks, url, &args.prefix));
+    }
     for_each_page(&locks, &args.prefix, async |page| {
         let mut lines = String::new();
         for Listed { name, state, .. } in page {
@@ -46,26 +51,41 @@ pub(crate) async fn list(url: &str, args: &List) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
+/// Returns which locks a list shows, to be appended to a heading.
+pub(crate) fn scope(locks: &Locker, url: &str, prefix: &str) -> String {
+    let capabilities = locks.capabilities();
+    if !prefix.is_empty() {
+        return format!(" with names that begin with {prefix:?}");
+    }
+    match (capabilities.backend, lock_any::prefix_of(url)) {
+        // Other strings of an application are no locks, and the server cannot tell them apart.
+        ("redis", None) => " by this library; for those of others, give a prefix".to_owned(),
+        _ => String::new(),
+    }
+}
+
 /// Shows all locks, sorted by name, until `show` stops. One page at a time, because there may be
-/// millions.
-async fn for_each_page(
+/// millions. Pages grow, because each may cost a scan over all keys of a server.
+pub(crate) async fn for_each_page(
     locks: &Locker,
     prefix: &str,
     mut show: impl AsyncFnMut(&[Listed]) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<(), Failure> {
-    const PAGE: usize = 500;
-    let mut last: Option<LockName> = None;
+    const FIRST: usize = 500;
+    const LONGEST: usize = 128_000;
+    let (mut last, mut limit): (Option<LockName>, _) = (None, FIRST);
     loop {
-        let page = locks.list(prefix, last.as_ref(), PAGE).await?;
+        let page = locks.list(prefix, last.as_ref(), limit).await?;
         let Some(end) = page.last() else { return Ok(()) };
         if last.as_ref().is_some_and(|last| end.name <= *last) {
             let message = "the backend lists the same locks again and again; please report it";
             return Err(Failure::new(Exit::INTERNAL, message));
         }
         last = Some(end.name.clone());
-        if show(&page).await?.is_break() {
+        if show(&page).await?.is_break() || page.len() < limit {
             return Ok(());
         }
+        limit = LONGEST.min(limit * 4);
     }
 }
 
@@ -237,7 +257,7 @@ mod tests {
         });
         assert!(shown.await.is_ok());
         let expected: Vec<_> = (0..1234).map(|number| format!("jobs/{number:04}")).collect();
-        assert_eq!((seen, pages), (expected, 3));
+        assert_eq!((seen, pages), (expected, 2));
         assert!(guards.iter().all(lock_any::LockGuard::is_held), "listing ends no hold");
     }
 

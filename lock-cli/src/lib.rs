@@ -13,8 +13,8 @@
 //! signal.
 //!
 //! `detached.rs` has the verbs of a lock that outlives lockctl, `inspect.rs` those that only read,
-//! `break_lock.rs` the one that ends a hold by force, and `doctor.rs` the one that checks the
-//! servers. `acquire.rs` waits for a lock,
+//! `top.rs` the table of held locks on the screen of `screen.rs`, `break_lock.rs` the one that ends
+//! a hold by force, and `doctor.rs` the one that checks the servers. `acquire.rs` waits for a lock,
 //! `connect.rs` connects to a backend that supports a verb, `output.rs` writes to stdout, and
 //! `progress.rs` shows a wait.
 
@@ -36,8 +36,10 @@ mod output;
 mod parse;
 mod progress;
 mod run;
+mod screen;
 mod signals;
 mod terminal;
+mod top;
 mod values;
 
 use std::future::Future;
@@ -49,7 +51,10 @@ use exit::{Exit, Failure};
 /// Runs `lockctl` with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    exit::end_on_panic(job::kill_running);
+    exit::end_on_panic(|| {
+        job::kill_running();
+        screen::restore();
+    });
     let exit = perform().unwrap_or_else(death::end_with);
     exit.into()
 }
@@ -71,6 +76,7 @@ fn perform() -> Result<Exit, Failure> {
         Verb::Release(args) => block_on(detached::release(&url()?, &args)),
         Verb::Inspect(args) => block_on(inspect::inspect(&url()?, &args)),
         Verb::List(args) => block_on(inspect::list(&url()?, &args)),
+        Verb::Top(args) => block_on(top::top(&url()?, &args)),
         Verb::Break(args) => block_on(break_lock::break_lock(&url()?, &args)),
         Verb::Doctor(args) => {
             let url = cli::backend_or(args.url.clone(), cli.backend)?;

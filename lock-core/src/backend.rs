@@ -97,8 +97,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// client.
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault>;
 
-    /// Locks that are held now, sorted by name: names that start with `prefix`, after `after`, at
-    /// most `limit`.
+    /// Returns locks that are held now, sorted by name: names that start with `prefix`, after
+    /// `after`, at most `limit`, and fewer only if there are no more.
+    ///
+    /// A page may cost a look at every key of the server. Where that has a bound, more keys than it
+    /// are [`FaultKind::Unsupported`]. Names that cannot be told from their keys are left out.
     async fn list(
         &self,
         prefix: &str,

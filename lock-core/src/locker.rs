@@ -294,12 +294,17 @@ impl Locker {
         self.ask(verb).await.map_err(explain)
     }
 
-    /// Locks held now whose names start with `prefix`, sorted by name: at most `limit` that come
-    /// after `after`.
+    /// Returns the locks held now whose names start with `prefix`, sorted by name: at most `limit`
+    /// that come after `after`, and fewer only if there are no more. Very long names may be left
+    /// out: see the limits of the backend.
+    ///
+    /// Each page may cost a look at every key of the server. So ask for few large pages, and raise
+    /// [`LockerBuilder::timeout`] for a server with many keys.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the backend cannot list, before anything is sent.
+    /// [`ErrorKind::Unsupported`] if the backend cannot list, before anything is sent, or if the
+    /// server has more keys than a list may look at.
     ///
     /// # Cancel safety
     ///

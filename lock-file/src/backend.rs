@@ -37,6 +37,7 @@ impl Backend for FileLocks {
             .min_token_supported(Support::Present)
             .loss_push(if file_watch::IS_SUPPORTED { Support::Present } else { Support::Absent })
             .inspecting(if listed_by_kernel { Support::Present } else { Support::Absent })
+            .listing(if listed_by_kernel { Support::Present } else { Support::Absent })
             .breaking(Support::Present)
     }
 
@@ -70,11 +71,11 @@ impl Backend for FileLocks {
 
     async fn list(
         &self,
-        _prefix: &str,
-        _after: Option<&LockName>,
-        _limit: usize,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
     ) -> Result<Vec<Listed>, Fault> {
-        Err(Fault::unsupported("list"))
+        Self::list(self, prefix, after, limit).await
     }
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {

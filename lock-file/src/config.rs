@@ -95,6 +95,10 @@ impl FileLocks {
         self.directory().join(self.inner.names.file_name(name))
     }
 
+    pub(crate) fn names(&self) -> &Names {
+        &self.inner.names
+    }
+
     pub(crate) fn queue_of(&self, lock_file: &Path) -> Queue {
         Queue::beside(&self.inner.directory, lock_file)
     }

@@ -1,5 +1,6 @@
 //! The holders of a locked file, read without locking it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,6 +12,7 @@ use lock_core::{FencingToken, Label};
 
 use crate::fault::fault;
 use crate::record::{HolderRecord, Record};
+use kernel::Inode;
 
 /// Returns the pid namespace of this process; 0 where there is none.
 pub(crate) fn pid_space() -> u64 {
@@ -38,13 +40,53 @@ pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
 /// this process.
 pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<Holder>, Fault> {
     let inode = kernel::inode_of(file).map_err(|e| fault("examine", path, e))?;
-    let mut listed = kernel::holders_of(&inode)?;
+    let listed = kernel::holders_of(&inode)?;
+    holders_of(&inode, listed, path, record)
+}
+
+/// The kernel's list of locks at one time, for a look at many files.
+pub(crate) struct KernelLocks(HashMap<u64, Vec<(u32, Inode)>>);
+
+impl KernelLocks {
+    pub(crate) fn read() -> Result<Self, Fault> {
+        let mut by_number: HashMap<_, Vec<_>> = HashMap::new();
+        for (pid, inode) in kernel::all_holders()? {
+            by_number.entry(inode.number).or_default().push((pid, inode));
+        }
+        Ok(Self(by_number))
+    }
+
+    /// Returns what [`holders`] returns, as of the time of this list.
+    pub(crate) fn holders(
+        &self,
+        file: &File,
+        path: &Path,
+        record: &Record,
+    ) -> Result<Vec<Holder>, Fault> {
+        let number = kernel::number_of(file).map_err(|e| fault("examine", path, e))?;
+        let candidates = self.0.get(&number).map_or(&[][..], Vec::as_slice);
+        if candidates.is_empty() && record.holder.is_none() {
+            return Ok(Vec::new());
+        }
+        let inode = kernel::inode_of(file).map_err(|e| fault("examine", path, e))?;
+        let listed = candidates.iter().filter(|(_, locked)| *locked == inode);
+        holders_of(&inode, listed.map(|(pid, _)| *pid).collect(), path, record)
+    }
+}
+
+/// Returns the holders of a file that the processes `listed` have locked.
+fn holders_of(
+    inode: &Inode,
+    mut listed: Vec<u32>,
+    path: &Path,
+    record: &Record,
+) -> Result<Vec<Holder>, Fault> {
     let here = pid_space();
     let ours = record.holder.as_ref();
     if listed.is_empty() && ours.is_some_and(|ours| ours.pid_space == here && here != INITIAL) {
         // The recorded holder has not released. If it ended, a child may have inherited the lock;
         // the kernel does not name the first holder here.
-        listed = kernel::inheritors_of(&inode);
+        listed = kernel::inheritors_of(inode);
     }
     if listed.is_empty()
         && let Some(other) = ours.filter(|ours| ours.pid_space != here)
@@ -64,7 +106,7 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
             return holder;
         };
         let mut holder = described(ours, record);
-        if let Some(inheritor) = kernel::inheritor_of(pid, &inode) {
+        if let Some(inheritor) = kernel::inheritor_of(pid, inode) {
             // The process that signed the record has ended. This one keeps its lock, and is the one
             // to end.
             let of = ours.label.as_ref().map_or("", Label::as_str);
@@ -84,6 +126,7 @@ fn described(ours: &HolderRecord, record: &Record) -> Holder {
 }
 
 mod kernel {
+    use std::collections::HashMap;
     use std::fs::File;
     use std::io::{self, Read};
     use std::os::fd::AsRawFd;
@@ -96,7 +139,7 @@ mod kernel {
 
     /// A file as `/proc/locks` names it. On btrfs and overlayfs these numbers differ from those of
     /// stat(2).
-    #[derive(Debug, PartialEq, Eq)]
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub(super) struct Inode {
         pub(super) major: u32,
         pub(super) minor: u32,
@@ -104,15 +147,10 @@ mod kernel {
     }
 
     pub(super) fn inode_of(file: &File) -> io::Result<Inode> {
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-        let field = |key: &str| info.lines().find_map(|line| line.strip_prefix(key));
-        let number = match field("ino:").and_then(|number| number.trim().parse().ok()) {
-            Some(number) => number,
-            // Before Linux 5.14.
-            None => file.metadata()?.ino(),
-        };
+        let info = info_of(file)?;
+        let number = number_in(&info, file)?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-        let device = field("mnt_id:").and_then(|id| device_of(&mounts, id.trim()));
+        let device = field(&info, "mnt_id:").and_then(|id| device_of(&mounts, id));
         let (major, minor) = match device {
             Some(device) => device,
             // A mount that this process cannot see.
@@ -122,6 +160,27 @@ mod kernel {
             }
         };
         Ok(Inode { major, minor, number })
+    }
+
+    /// Returns the number alone, which takes less time.
+    pub(super) fn number_of(file: &File) -> io::Result<u64> {
+        number_in(&info_of(file)?, file)
+    }
+
+    fn number_in(info: &str, file: &File) -> io::Result<u64> {
+        match field(info, "ino:").and_then(|number| number.parse().ok()) {
+            Some(number) => Ok(number),
+            // Before Linux 5.14.
+            None => Ok(file.metadata()?.ino()),
+        }
+    }
+
+    fn info_of(file: &File) -> io::Result<String> {
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))
+    }
+
+    fn field<'a>(info: &'a str, key: &str) -> Option<&'a str> {
+        info.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
     }
 
     fn device_of(mounts: &str, id: &str) -> Option<(u32, u32)> {
@@ -156,6 +215,31 @@ mod kernel {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Returns all locks by flock(2), with their processes. Of a list in pieces, a later read
+    /// counts for the files that it shows.
+    pub(super) fn all_holders() -> Result<Vec<(u32, Inode)>, Fault> {
+        let path = Path::new("/proc/locks");
+        let mut by_file: HashMap<Inode, Vec<u32>> = HashMap::new();
+        for _ in 0..PASSES {
+            let (locks, pieces) = read(path).map_err(|e| fault("read", path, e))?;
+            let mut shown: HashMap<Inode, Vec<u32>> = HashMap::new();
+            for (pid, inode) in locks.lines().filter_map(parse) {
+                let pids = shown.entry(inode).or_default();
+                if !pids.contains(&pid) {
+                    pids.push(pid);
+                }
+            }
+            by_file.extend(shown);
+            if pieces <= 1 {
+                break;
+            }
+        }
+        let pairs = by_file
+            .into_iter()
+            .flat_map(|(inode, pids)| pids.into_iter().map(move |pid| (pid, inode.clone())));
+        Ok(pairs.collect())
     }
 
     /// Returns the processes that have a descriptor by which it is locked.

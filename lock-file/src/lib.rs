@@ -13,8 +13,8 @@
 //!   is notified at once, without inotify within a second; not in the first 0.1 s of its hold.
 //! * **Strict order among processes.** A try, flock(1) and a process whose turn has just come may
 //!   take a free lock before the queue, and a stopped waiter is skipped.
-//! * **`inspect` beyond `/proc/locks`.** It sees no holder in a foreign pid namespace. On a machine
-//!   with hundreds of locks that come and go, it can miss one.
+//! * **`inspect` and `list` beyond `/proc/locks`.** They see no holder in a foreign pid namespace.
+//!   Where hundreds of locks come and go, they can miss one. A list looks at 50 000 files at most.
 //! * **Detached holds against flock(1)**: they stand in the file, and flock(1) does not see them. A
 //!   restart of the machine ends them.
 //! * **A break of a kernel lock does not stop its process.** The file is replaced, and the next

@@ -23,4 +23,28 @@ impl Names {
     pub(crate) fn file_name(&self, name: &LockName) -> String {
         self.0.encode(name) + SUFFIX
     }
+
+    /// Returns the name of the lock with this file. `None` for another file, and for one whose name
+    /// ends in a digest, which cannot be decoded.
+    pub(crate) fn of_file(&self, file_name: &str) -> Option<LockName> {
+        self.0.decode(file_name.strip_suffix(SUFFIX)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_file_tells_its_name() {
+        let names = Names::new();
+        for text in ["n", ".hidden", "a/b", "é 1", "%", "a.lock"] {
+            let name = LockName::new(text).unwrap();
+            assert_eq!(names.of_file(&names.file_name(&name)), Some(name));
+        }
+        let long = names.file_name(&LockName::new("x".repeat(300)).unwrap());
+        for other in [&long, "n", ".lock", "n.lock.d", "a b.lock", "%41.lock", ".n.lock"] {
+            assert_eq!(names.of_file(other), None, "{other}");
+        }
+    }
 }

@@ -122,6 +122,7 @@ impl Backend for Redis {
             .min_token_supported(Support::Present)
             .loss_push(self.inner.loss_push)
             .inspecting(Support::Present)
+            .listing(Support::Present)
             .breaking(Support::Present)
     }
 
@@ -157,14 +158,13 @@ impl Backend for Redis {
         self.break_holder(name, expected).await
     }
 
-    /// Servers have no index of keys, and a scan over all of them is no way to find the locks.
     async fn list(
         &self,
-        _prefix: &str,
-        _after: Option<&LockName>,
-        _limit: usize,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
     ) -> Result<Vec<Listed>, Fault> {
-        Err(Fault::unsupported("list"))
+        self.list_locks(prefix, after, limit).await
     }
 }
 

@@ -130,6 +130,49 @@ impl Keys {
         Err(Fault::not_applied(FaultKind::Invalid, said))
     }
 
+    /// Returns the name of the lock with this key. `None` for a key of no lock, and for one that
+    /// holds a digest, which cannot be decoded.
+    pub(crate) fn name_of(&self, key: &str) -> Option<LockName> {
+        let is_key_of = |name: &LockName| self.of(name).is_ok_and(|keys| keys.lock() == key);
+        match &self.encodings {
+            Some(Encodings { plain, without_braces }) => [plain, without_braces]
+                .into_iter()
+                .filter_map(|encoding| encoding.decode(key))
+                .find(is_key_of),
+            None => LockName::new(key.strip_prefix(&self.prefix)?).ok().filter(is_key_of),
+        }
+    }
+
+    /// Returns true if the key may be that of a lock whose name is too long to be decoded.
+    pub(crate) fn has_digest(&self, key: &str) -> bool {
+        let digest = key.rsplit_once("%~").map(|(_, digest)| digest.as_bytes());
+        self.encodings.is_some()
+            && digest.is_some_and(|it| it.len() == 64 && it.iter().all(u8::is_ascii_hexdigit))
+    }
+
+    /// Returns a glob pattern that matches the keys of all locks with names that start with
+    /// `prefix`, and few others.
+    pub(crate) fn pattern(&self, prefix: &str) -> String {
+        let separator = self.prefix.bytes().last();
+        let is_plain = |byte: u8| {
+            let is_kept = byte.is_ascii_alphanumeric() || WITHOUT_BRACES.as_bytes().contains(&byte);
+            is_kept && Some(byte) != separator
+        };
+        // Up to the first character that either encoding may escape.
+        let end = match &self.encodings {
+            Some(_) => prefix.bytes().position(|byte| !is_plain(byte)).unwrap_or(prefix.len()),
+            None => prefix.len(),
+        };
+        let mut pattern = String::new();
+        for char in self.prefix.chars().chain(prefix[..end].chars()) {
+            if "*?[]\\".contains(char) {
+                pattern.push('\\');
+            }
+            pattern.push(char);
+        }
+        pattern + "*"
+    }
+
     /// Returns the keys of the lock under the key `lock`, or `None` if no lock has that key.
     pub(crate) fn parse(lock: &str) -> Option<LockKeys> {
         LockKeys::of(lock.to_owned())
@@ -342,6 +385,45 @@ mod tests {
         assert_eq!(keys().channel("1"), "%~to:1");
         assert_eq!(with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock().len(), MAX_KEY);
+    }
+
+    #[test]
+    fn the_key_of_a_lock_tells_its_name_and_no_other_key_does() {
+        let owner = OwnerId::mint();
+        for names in [Names::Encoded, Names::Exact] {
+            for prefix in ["", "p:", "{p}:"] {
+                let keys = Keys::new(names, prefix).unwrap();
+                let all = small_names().into_iter().chain(["é 1", "a/b", "a:b"].map(String::from));
+                for name in all.map(|name| LockName::new(name).unwrap()) {
+                    let Ok(of) = keys.of(&name) else { continue };
+                    assert_eq!(keys.name_of(of.lock()), Some(name), "{of:?}");
+                    let tombstone = of.tombstone(&owner);
+                    for key in of.all().into_iter().skip(1).chain([tombstone.as_str()]) {
+                        assert_eq!(keys.name_of(key), None, "{key}");
+                    }
+                }
+            }
+        }
+        let long = of(&"x".repeat(500));
+        assert_eq!(keys().name_of(long.lock()), None);
+        assert!(keys().has_digest(long.lock()) && !keys().has_digest(long.queue()));
+    }
+
+    #[test]
+    fn a_pattern_matches_the_prefix_as_far_as_it_is_not_escaped() {
+        let pattern = |names, prefix, of: &str| Keys::new(names, prefix).unwrap().pattern(of);
+        for (prefix, of, expected) in [
+            ("", "", "*"),
+            ("", "jobs/", "jobs/*"),
+            ("app:", "jobs/", "app:jobs/*"),
+            ("app:", "jobs:a", "app:jobs*"),
+            ("", "a*?[b]\\", "a\\*\\?\\[b\\]\\\\*"),
+            ("", "a{b", "a*"),
+            ("{app}:", "é", "{app}:*"),
+        ] {
+            assert_eq!(pattern(Names::Encoded, prefix, of), expected);
+        }
+        assert_eq!(pattern(Names::Exact, "p*", "é {"), "p\\*é {*");
     }
 
     #[test]

@@ -60,6 +60,9 @@
 //!     +zadd +zrange +zscore +zcard +zrem +zremrangebyscore +publish +subscribe
 //! ```
 //!
+//! A list of locks also needs `+scan +dbsize`. It looks at each key of the server, at a million at
+//! most, and needs Redis 6.
+//!
 //! # More in the repository
 //!
 //! * `docs/protocol/redis.md`: keys, values, messages, commands, other libraries, rights, server

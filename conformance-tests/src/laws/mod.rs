@@ -371,7 +371,7 @@ static LAWS: &[Law] = &[
         "Between inspection and break the lock may have passed on; the break must not end the newer hold.",
     ).if_declared(|env| env.caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
     law!("9.3", inspection::a_list_is_sorted_and_paged).promise(
-        "A list shows held locks only, sorted by name, those that start with the prefix and come after the given name, and no more than the limit.",
+        "A list shows held locks only, sorted by name, those that start with the prefix and come after the given name, no more than the limit, and fewer only at the end.",
         "A page that repeats or skips entries hides the stuck lock from an operator.",
     ).if_declared(|env| env.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
     law!("9.4", inspection::a_detached_lock_passes_on).promise(

@@ -21,6 +21,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(BreaksAnyone, "9.2"),
     saboteur!(ListsInAnyOrder, "9.3"),
     saboteur!(ListsWithoutLimit, "9.3"),
+    saboteur!(ListsShortPages, "9.3"),
     saboteur!(ReleasesOnlyWhatItRenewed, "9.4"),
 ];
 
@@ -107,6 +108,26 @@ impl Layer for ListsWithoutLimit {
         _: usize,
     ) -> Result<Vec<Listed>, Fault> {
         inner.list(prefix, after, usize::MAX).await
+    }
+}
+
+/// Drops the locks that a scan found free from a page, without looking for others.
+#[derive(Debug, Default)]
+struct ListsShortPages;
+#[async_trait]
+impl Layer for ListsShortPages {
+    async fn list(
+        &self,
+        inner: &dyn Backend,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        let mut listed = inner.list(prefix, after, limit).await?;
+        if listed.len() == limit {
+            listed.pop();
+        }
+        Ok(listed)
     }
 }
 

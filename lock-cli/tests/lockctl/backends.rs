@@ -37,7 +37,7 @@ impl TestBackend {
             detached: true,
             inspecting: true,
             dated: true,
-            listing: false,
+            listing: true,
             breaking: true,
             #[cfg(feature = "redis")]
             server: None,
@@ -54,7 +54,7 @@ impl TestBackend {
             detached: true,
             inspecting: true,
             dated: true,
-            listing: false,
+            listing: true,
             breaking: true,
             server: Some(server),
             _other_server: None,

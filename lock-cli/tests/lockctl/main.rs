@@ -11,6 +11,7 @@ mod files;
 mod fleets;
 #[cfg(feature = "redis")]
 mod hung;
+mod listing;
 mod loss;
 mod manual;
 #[cfg(feature = "memcache")]

@@ -11,6 +11,7 @@ const VERBS: &[&str] = &[
     "release",
     "inspect",
     "list",
+    "top",
     "break",
     "doctor",
     "completions",

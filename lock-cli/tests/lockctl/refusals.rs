@@ -15,6 +15,7 @@ const CASES: &[Case] = &[
     (&["release", "--owner", OWNER, "m"], |backend| backend.detached, 76),
     (&["inspect", "m"], |backend| backend.inspecting, 1),
     (&["list"], |backend| backend.listing, 0),
+    (&["top", "--once"], |backend| backend.listing, 0),
     (&["break", "--owner", OWNER, "m"], |backend| backend.breaking, 1),
     (&["break", "--force", "m"], |backend| backend.breaking && backend.inspecting, 1),
 ];

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use lock_core::LockName;
-use lock_core::backend::{Fault, Identity, LockState};
+use lock_core::backend::{Fault, Holder, Identity, LockState};
 
 use crate::config::FileLocks;
 use crate::fault::fault;
@@ -18,13 +18,23 @@ impl FileLocks {
         let Some(file) = LockFile::look_at(&self.inner.directory, &path)? else {
             return Ok(LockState::new(Vec::new(), Some(0)));
         };
+        let by_kernel = |record: &Record| holders::holders(file.as_file(), &path, record);
+        let holders = self.holders_of(&file, by_kernel)?;
+        Ok(LockState::new(holders, self.queue_of(&path).len()))
+    }
+
+    /// Returns the holder by a lease, else those of the kernel lock.
+    pub(super) fn holders_of(
+        &self,
+        file: &LockFile,
+        by_kernel: impl FnOnce(&Record) -> Result<Vec<Holder>, Fault>,
+    ) -> Result<Vec<Holder>, Fault> {
         // A process that locks a file of foreign data, as flock(1) may, is shown as well.
         let record = file.parse()?.unwrap_or(Record::BLANK);
-        let holders = match self.live_lease(&record) {
-            Some((_, left)) => holders::detached(&record, left),
-            None => holders::holders(file.as_file(), &path, &record)?,
-        };
-        Ok(LockState::new(holders, self.queue_of(&path).len()))
+        match self.live_lease(&record) {
+            Some((_, left)) => Ok(holders::detached(&record, left)),
+            None => by_kernel(&record),
+        }
     }
 
     /// Returns the boot and the inode of the directory.

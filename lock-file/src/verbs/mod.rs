@@ -4,6 +4,7 @@ mod acquire;
 mod break_lock;
 mod inspect;
 mod lease;
+mod list;
 mod release;
 mod renew;
 mod wait;

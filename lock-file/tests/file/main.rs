@@ -5,6 +5,7 @@ mod counter;
 mod crashes;
 mod detached;
 mod directory;
+mod listing;
 mod locks;
 mod mounts;
 mod processes;

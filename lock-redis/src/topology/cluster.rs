@@ -151,6 +151,16 @@ impl Cluster {
         masters.filter_map(|index| Some(Arc::clone(&map.members.get(index)?.link))).collect()
     }
 
+    /// Returns the links to the masters of all slots, by a new map.
+    pub(crate) async fn all_masters(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, Fault> {
+        self.refresh().await?;
+        if self.map().masters.contains(&None) {
+            let why = "some slots of the cluster have no master, so some locks cannot be seen";
+            return Err(Fault::not_applied(FaultKind::Unavailable, why));
+        }
+        Ok(self.masters())
+    }
+
     /// Returns true if this client receives the messages of `slot`.
     pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
         self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))

@@ -16,6 +16,9 @@ use crate::scripts::Call;
 use crate::topology::link::Link;
 use crate::value::Value;
 
+/// The number of keys that the server looks at in one step of a scan, in about a millisecond.
+const SCAN_STEP: usize = 1000;
+
 impl Link {
     /// Returns the identity and age of the server's process, or `None` if this user may not ask.
     pub(crate) async fn identity(self: &Arc<Self>) -> Result<Option<Identity>, Fault> {
@@ -57,6 +60,51 @@ impl Link {
         answer.map_err(|error| self.failed(connection, "listen to a channel", &error))?;
         connection.listens_in(slot);
         Ok(())
+    }
+
+    /// Returns the number of keys on the server.
+    pub(crate) async fn count_keys(&self, connection: &Connection) -> Result<u64, Fault> {
+        let asked = connection.ask(&redis::cmd("DBSIZE")).await;
+        asked.map_err(|error| self.failed(connection, "count the keys", &error))
+    }
+
+    /// Scans some more of the server's keys. Returns the next cursor, which is `0` after the last
+    /// step, and the keys of strings that match the pattern.
+    pub(crate) async fn scan_step(
+        &self,
+        connection: &Connection,
+        cursor: &str,
+        pattern: &str,
+    ) -> Result<(String, Vec<Vec<u8>>), Fault> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_STEP);
+        let asked = connection.ask(scan.arg("TYPE").arg("string")).await;
+        asked.map_err(|error| self.failed(connection, "scan the keys", &error))
+    }
+
+    /// Reads the values of keys in one write. An empty value stands for one that is not a string or
+    /// that this user may not read, and `None` for one on another server.
+    pub(crate) async fn read_values(
+        &self,
+        connection: &Connection,
+        keys: impl Iterator<Item = &str>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
+        for key in keys {
+            // The value of a lock is short; a foreign value may have any length.
+            pipe.cmd("GETRANGE").arg(key).arg(0).arg(Value::MAX_LEN);
+        }
+        let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
+        let answers = connection.health.watch(asking).await.1;
+        let answers = answers.map_err(|error| self.failed(connection, "read values", &error))?;
+        let value = |answer| match answer {
+            Answer::BulkString(value) => Some(value),
+            Answer::ServerError(error) if matches!(error.code(), "WRONGTYPE" | "NOPERM") => {
+                Some(Vec::new())
+            }
+            _ => None,
+        };
+        Ok(answers.into_iter().map(value).collect())
     }
 
     /// Asks the server for an invalidation at the next change of the key `watched`, and then reads

@@ -88,6 +88,14 @@ impl Servers {
         }
     }
 
+    /// Returns the links to all servers that have locks.
+    pub(crate) async fn primaries(&self) -> Result<Vec<Arc<Link>>, Fault> {
+        match &self.topology {
+            Topology::Single(link) => Ok(vec![Arc::clone(link)]),
+            Topology::Cluster(cluster) => Box::pin(cluster.all_masters()).await,
+        }
+    }
+
     /// Returns the link and the connection to the server that has these keys.
     pub(crate) async fn reach(&self, keys: &LockKeys) -> Result<(Arc<Link>, Connection), Fault> {
         match &self.topology {

@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod held;
 mod inspect;
+mod list;
 mod release;
 pub(crate) mod renew;
 mod wait;

@@ -18,7 +18,7 @@ use test_servers::{RedisCluster, RedisOptions, Reply};
 #[path = "../redis/least_rights.rs"]
 mod least_rights;
 
-use least_rights::{LEAST_RIGHTS, rights_to_delete};
+use least_rights::{LEAST_RIGHTS, RIGHTS_TO_LIST, rights_to_delete};
 
 /// The first address at which members are found across a network.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
@@ -56,7 +56,7 @@ fn options() -> RedisOptions {
     let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
     let rights = LEAST_RIGHTS[0]
         .replace("+publish +subscribe", "+spublish +ssubscribe +cluster|slots +asking");
-    let rights = format!("{rights} {} +wait", rights_to_delete());
+    let rights = format!("{rights} {} {RIGHTS_TO_LIST} +wait", rights_to_delete());
     let options = rights.split_whitespace().fold(user, RedisOptions::and);
     // Members announce their ports alone, so a client finds each at the address of the first.
     let options = options.setting("cluster-preferred-endpoint-type", "unknown-endpoint");

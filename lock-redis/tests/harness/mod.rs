@@ -17,7 +17,7 @@ use test_servers::{Redis as Server, RedisOptions, Reply, Sentinel, SentinelGroup
 #[path = "../redis/least_rights.rs"]
 mod least_rights;
 
-use least_rights::{LEAST_RIGHTS, rights_to_delete};
+use least_rights::{LEAST_RIGHTS, RIGHTS_TO_LIST, rights_to_delete};
 
 /// Returns the suites. The first is the usual server. Other ways of waiting, slow checks behind
 /// Sentinels, and most checks with replicas run only with `REDIS_LAWS=all`.
@@ -120,6 +120,7 @@ fn options(rights: &str) -> RedisOptions {
     rights
         .split_whitespace()
         .chain(rights_to_delete().split_whitespace())
+        .chain(RIGHTS_TO_LIST.split_whitespace())
         .fold(user, RedisOptions::and)
 }
 

@@ -9,6 +9,9 @@ pub(crate) const LEAST_RIGHTS: [&str; 2] = [
      +script|load +evalsha +getrange +exists +pttl +time +set +pexpire +del",
 ];
 
+/// The further rights for a list of locks.
+pub(crate) const RIGHTS_TO_LIST: &str = "+scan +dbsize";
+
 /// Returns the further rights that the documentation grants where the server knows the command. The
 /// server program is asked, because users exist when a server starts.
 pub(crate) fn rights_to_delete() -> &'static str {

@@ -13,6 +13,7 @@ mod fork;
 #[cfg(feature = "tls")]
 mod groups_tls;
 mod least_rights;
+mod listing;
 mod locks;
 mod managed;
 mod newer;

@@ -9,7 +9,7 @@ use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
 use test_servers::RedisOptions;
 
-use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
+use crate::least_rights::{LEAST_RIGHTS, RIGHTS_TO_LIST, rights_to_delete};
 use crate::support::{Server, claim, contended, granted, name, release};
 
 const LEAST: &str = LEAST_RIGHTS[0];
@@ -120,6 +120,37 @@ async fn a_right_that_is_missing_is_named() {
         set_user(&server, &rights);
         let error = refused(&url).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{keys}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_needs_two_more_rights() {
+    let documentation = include_str!("../../src/lib.rs");
+    assert!(documentation.contains(&format!("`{RIGHTS_TO_LIST}`")));
+    let (server, url) = with_user(&format!("{LEAST} {RIGHTS_TO_LIST}"));
+    let locks = Locker::new(Redis::connect(url.as_str()).await.unwrap());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    assert_eq!(&locks.list("", None, 10).await.unwrap()[0].name, guard.name());
+    for right in RIGHTS_TO_LIST.split_whitespace() {
+        set_user(&server, &format!("{LEAST} {RIGHTS_TO_LIST}").replace(right, ""));
+        let error = locks.list("", None, 10).await.unwrap_err();
+        let source = error.source().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(source.contains(&right[1..]), "{right}: {source}");
+    }
+}
+
+#[tokio::test]
+async fn keys_that_a_user_may_not_read_are_not_listed() {
+    let (server, url) = with_user(&format!("{LEAST} {RIGHTS_TO_LIST} ~n* ~%~* ~{{%~*"));
+    let url = url.replace("?prefix=app:", "?prefix=&order=any");
+    let _: String = server.command(&["SET", "m1", "00112233445566778899aabbccddeeff 17"]);
+    let _: String = server.command(&["SET", "n1", "00112233445566778899aabbccddeeff 17"]);
+    let locks = Locker::new(Redis::connect(url).await.unwrap());
+    for prefix in ["", "m", "n"] {
+        let page = locks.list(prefix, None, 10).await.unwrap();
+        let names: Vec<_> = page.iter().map(|listed| listed.name.as_str()).collect();
+        assert_eq!(names, if prefix == "m" { &[][..] } else { &["n1"] });
     }
 }
 

@@ -125,6 +125,7 @@ pub const ALL: &[Bug] = &[
     bug("HidesWhatItCan", "supported verbs are declared absent", Law("9.1")),
     bug("ListsInAnyOrder", "a list is not sorted", Law("9.3")),
     bug("ListsWithoutLimit", "a page has all locks", Law("9.3")),
+    bug("ListsShortPages", "a page ends before the last lock", Law("9.3")),
     bug("FoldsCase", "names that differ in case are one lock", Law("10.1")),
     bug("CutsNames", "long names are cut", Law("10.1")),
     bug("ReadsLongLeasesAsDates", "a lease of a month ends at once", Law("10.2")),
