@@ -332,6 +332,7 @@ impl LockGuard {
             return Err(hold.loss_error("detach"));
         }
         self.hold = None;
+        hold.record_duration(Moment::now);
         hold.leave_queue();
         claim_state.claim.ticket = None;
         Ok(Detached {
