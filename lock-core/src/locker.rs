@@ -706,7 +706,7 @@ impl Lock {
         let claim = self.claim(&waits);
         let span = tracing::debug_span!(
             "acquire",
-            lock.name = %self.name,
+            lock.name = self.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %claim.owner.short(),
             lock.token = tracing::field::Empty,
@@ -753,7 +753,7 @@ impl Lock {
         match &result {
             Ok(Some(guard)) => {
                 record.acquired(progress.began(), guard.hold().holder.granted_at);
-                let token = guard.fencing_token().map(FencingToken::as_u64);
+                let token = guard.fencing_token().map(FencingToken::as_i64);
                 span.record("lock.token", token);
                 span.record("lock.outcome", "acquired");
                 span.in_scope(|| tracing::debug!("acquired"));
@@ -788,10 +788,10 @@ impl Lock {
             let holder = seen.as_ref().and_then(|seen| seen.holders.first());
             // The span of the acquisition is at DEBUG, so this event names the lock itself.
             tracing::info!(
-                lock.name = %self.name,
+                lock.name = self.name.as_str(),
                 lock.backend = self.engine.caps.backend,
                 lock.holder = holder.and_then(|holder| holder.label.as_ref()).map(Label::as_str),
-                lock.waiting = seen.as_ref().and_then(|seen| seen.waiting),
+                lock.waiting = seen.as_ref().and_then(|seen| i64::try_from(seen.waiting?).ok()),
                 "still waiting after 10 s"
             );
             Ok(())

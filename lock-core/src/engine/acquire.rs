@@ -206,7 +206,7 @@ impl Acquisition {
                         return Err(error);
                     }
                     tracing::debug!(
-                        lock.name = %self.claim.name,
+                        lock.name = self.claim.name.as_str(),
                         lock.backend = self.engine.caps.backend,
                         lock.error = %error,
                         "waiting through an outage"
@@ -289,7 +289,7 @@ impl Acquisition {
     ) -> Result<Next, Error> {
         let span = tracing::debug_span!(
             "wait",
-            lock.name = %self.claim.name,
+            lock.name = self.claim.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %self.claim.owner.short(),
         );

@@ -160,7 +160,7 @@ impl PendingRelease {
         let how = ReleaseMode { late_attempt: (*late_attempt).into(), keep };
         let span = tracing::debug_span!(
             "release",
-            lock.name = %claim.name,
+            lock.name = claim.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %claim.owner.short(),
             lock.outcome = tracing::field::Empty,
@@ -247,7 +247,7 @@ impl PendingRelease {
             if self.expires_at.has_passed() {
                 let claim = &self.target.get().claim;
                 tracing::warn!(
-                    lock.name = %claim.name,
+                    lock.name = claim.name.as_str(),
                     lock.backend = self.engine.caps.backend,
                     lock.owner = %claim.owner.short(),
                     lock.error = %fault,
@@ -304,7 +304,7 @@ impl PendingRelease {
     fn warn_lost(&self) {
         let claim = &self.target.get().claim;
         tracing::warn!(
-            lock.name = %claim.name,
+            lock.name = claim.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %claim.owner.short(),
             "released after a loss"
@@ -375,10 +375,10 @@ impl Hold {
             self.record_duration(|| from);
             let left = self.deadline().map(|deadline| deadline.saturating_since(from));
             tracing::warn!(
-                lock.name = %self.name,
+                lock.name = self.name.as_str(),
                 lock.backend = self.engine.caps.backend,
                 lock.owner = %self.holder.owner.short(),
-                lock.token = self.token.map(FencingToken::as_u64),
+                lock.token = self.token.map(FencingToken::as_i64),
                 lock.cause = loss.as_str(),
                 lock.reason = %loss,
                 lock.lease_left = left.map(|left| left.as_secs_f64()),

@@ -203,9 +203,9 @@ async fn ask(engine: &Engine, claims: &[&Claim], limit: Duration) -> Vec<Result<
     let span = tracing::debug_span!(
         "renew",
         lock.backend = engine.caps.backend,
-        lock.count = claims.len(),
+        lock.count = claims.len() as i64,
         // Of the first one.
-        lock.name = claims.first().map(|claim| tracing::field::display(&claim.name)),
+        lock.name = claims.first().map(|claim| claim.name.as_str()),
         lock.owner = claims.first().map(|claim| tracing::field::display(claim.owner.short())),
         lock.failed = tracing::field::Empty,
         otel.status_code = tracing::field::Empty,
@@ -227,7 +227,7 @@ async fn ask(engine: &Engine, claims: &[&Claim], limit: Duration) -> Vec<Result<
 }
 
 fn record_failed(span: &Span, failed: usize) {
-    span.record("lock.failed", failed);
+    span.record("lock.failed", failed as i64);
     if failed > 0 {
         span.record("otel.status_code", "ERROR");
     }
@@ -239,7 +239,7 @@ fn apply(claim_state: &mut RenewingClaim, answer: Result<Renewal, Fault>) {
         // It is tried again until the deadline.
         let left = hold.deadline().map(Moment::remaining);
         tracing::warn!(
-            lock.name = %hold.name,
+            lock.name = hold.name.as_str(),
             lock.backend = hold.engine.caps.backend,
             lock.owner = %hold.holder.owner.short(),
             lock.error = %fault,

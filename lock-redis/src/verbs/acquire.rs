@@ -240,14 +240,14 @@ impl Redis {
         let remaining = duration(remaining_ms);
         if remaining_ms == -1 && warned.is_new(key) {
             tracing::warn!(
-                lock.name = %name,
+                lock.name = name.as_str(),
                 redis.key = key,
                 "the key of this lock has no expiry: if its holder is gone, nothing ends it; \
                  inspect it, and if nobody holds it, break the lock or delete the key"
             );
         } else if is_ours && remaining > Some(*max_ttl) && warned.is_new(key) {
             tracing::warn!(
-                lock.name = %name,
+                lock.name = name.as_str(),
                 redis.key = key,
                 lock.remaining = ?remaining.unwrap_or_default(),
                 redis.max_ttl = ?max_ttl,
