@@ -2,7 +2,7 @@
 //! repository lists them, with their labels and their meaning.
 //!
 //! Core records them for every backend, labelled with the backend and with a class of the lock's
-//! name, which the application [chooses](crate::LockerBuilder::metrics_class). A lock's name is
+//! name, which the application chooses by `LockerBuilder::metrics_class`. A lock's name is
 //! never a label. A backend reports one thing: the [clock of its server](record_server_clock).
 //!
 //! Without the feature, everything here is empty, so no caller needs a `cfg`. The handles of a
