@@ -29,8 +29,8 @@
 //!   dropped future or guard leaves no lock behind while the process runs.
 //! * **Tests.** Code that takes a [`Locker`] is tested with `Locker::new(Memory::new())`: a lock
 //!   space of its own for each test, without a server.
-//! * **Tracing.** The spans `acquire`, `wait`, `renew` and `release` and the event `lost`; the page
-//!   of `lock_core` lists their fields. They contain no owner ids and no credentials.
+//! * **Observability.** Spans and events of `tracing`; metrics with the feature `metrics`. Neither
+//!   has owner ids or credentials. `docs/observability.md` in the repository lists them.
 //!
 //! # URLs
 //!

@@ -67,6 +67,44 @@ pub enum ErrorKind {
     BackendBroken,
 }
 
+impl ErrorKind {
+    /// All kinds, each at its own index.
+    pub(crate) const ALL: [Self; 13] = [
+        Self::Invalid,
+        Self::Unsupported,
+        Self::Unavailable,
+        Self::Timeout,
+        Self::Denied,
+        Self::Lost,
+        Self::NotHeld,
+        Self::Gone,
+        Self::FenceRegressed,
+        Self::Exhausted,
+        Self::Closed,
+        Self::NoRuntime,
+        Self::BackendBroken,
+    ];
+
+    /// Returns the name of the kind in metrics and traces.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Unsupported => "unsupported",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Denied => "denied",
+            Self::Lost => "lost",
+            Self::NotHeld => "not_held",
+            Self::Gone => "gone",
+            Self::FenceRegressed => "fence_regressed",
+            Self::Exhausted => "exhausted",
+            Self::Closed => "closed",
+            Self::NoRuntime => "no_runtime",
+            Self::BackendBroken => "backend_broken",
+        }
+    }
+}
+
 impl From<FaultKind> for ErrorKind {
     fn from(kind: FaultKind) -> Self {
         match kind {

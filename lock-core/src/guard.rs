@@ -298,7 +298,7 @@ impl LockGuard {
             .unwrap_or_else(|interrupted| Err(Error::from(interrupted)))
             .inspect(|()| {
                 tracing::debug!(
-                    lock.name = %explained.name,
+                    lock.name = explained.name.as_str(),
                     lock.backend = explained.engine.caps.backend,
                     lock.owner = %explained.holder.owner.short(),
                     "released"
@@ -332,6 +332,7 @@ impl LockGuard {
             return Err(hold.loss_error("detach"));
         }
         self.hold = None;
+        hold.record_duration(Moment::now);
         hold.leave_queue();
         claim_state.claim.ticket = None;
         Ok(Detached {

@@ -43,18 +43,24 @@
 //!
 //! | name | kind | fields |
 //! |---|---|---|
-//! | `acquire` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.token`, `lock.outcome` |
+//! | `acquire` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.token`, `lock.outcome`, `error.type`, `otel.status_code` |
 //! | `wait` | span, debug | `lock.name`, `lock.backend`, `lock.owner` |
-//! | `renew` | span, debug | `lock.backend`, `lock.count`; `lock.name` and `lock.owner` of the first one |
-//! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome` |
-//! | `acquired`, `contended` | event, debug | those of the `acquire` span |
+//! | `renew` | span, debug | `lock.backend`, `lock.count`; `lock.name` and `lock.owner` of the first one; then `lock.failed`, `otel.status_code` |
+//! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome`, `otel.status_code` |
+//! | `acquired`, `contended` | event, debug | those of the span around it |
 //! | `released` | event, debug | `lock.name`, `lock.backend`, `lock.owner` |
+//! | `waiting through an outage` | event, debug | `lock.name`, `lock.backend`, `lock.error` |
 //! | `still waiting after 10 s` | event, info | `lock.name`, `lock.backend`, `lock.holder` (its label), `lock.waiting` |
-//! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.reason` |
+//! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.cause`, `lock.reason` (its text), `lock.lease_left` |
+//! | `renewal failed` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.error`, `lock.error_source`, `lock.lease_left` |
+//! | `release not confirmed` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.error`, `lock.error_source` |
+//! | `released after a loss` | event, warn | `lock.name`, `lock.backend`, `lock.owner` |
 //!
 //! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no
 //! `release`: its claim goes on, under the owner that acquired it. `lock.owner` is the first eight
-//! hex digits. No span or event contains an owner id or credentials.
+//! hex digits. No span or event contains an owner id or credentials. `lock.lease_left` is in
+//! seconds. The feature `metrics` records [`metrics`]; `docs/observability.md` has their table, the
+//! values of the fields, and programs that export both.
 
 pub mod backend;
 pub mod clock;
@@ -68,6 +74,7 @@ mod executor;
 mod guard;
 mod locker;
 mod loss;
+pub mod metrics;
 mod name;
 mod owner;
 mod policy;

@@ -24,6 +24,7 @@ use crate::engine::wait_progress::WaitProgress;
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
 use crate::guard::{Detached, LockGuard, gone};
+use crate::metrics::{Class, Classes};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::policy::{HoldPolicy, RenewalPolicy};
@@ -87,6 +88,7 @@ impl Locker {
                 executor: None,
                 label: None,
                 local_handovers: 0,
+                classes: Classes::default(),
             },
         }
     }
@@ -128,9 +130,11 @@ impl Locker {
     {
         let (caps, settings) = (&self.engine.caps, &self.engine.settings);
         let usual = || DEFAULT_TTL.min(caps.ttl_max.min(settings.max_ttl)).max(caps.ttl_min);
+        let name = name.try_into().map_err(Error::from)?;
         Ok(Lock {
             engine: Arc::clone(&self.engine),
-            name: name.try_into().map_err(Error::from)?,
+            class: self.engine.metrics.class_of(&name),
+            name,
             ttl: settings.default_ttl.unwrap_or_else(usual),
             policy: Arc::clone(&self.engine.default_policy),
             hold: HoldKind::Guarded,
@@ -164,8 +168,7 @@ impl Locker {
 
     async fn adopt_detached(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
-        let (claim, grant) = self.confirm(&detached).await?;
-        let claim_state = ClaimState::new(claim, true);
+        let (claim_state, grant) = self.confirm(&detached).await?;
         let policy = Arc::clone(&engine.default_policy);
         let holder = HolderInfo::first(detached.owner);
         let hold = Hold::new(Arc::clone(engine), policy, claim_state, None, &grant, holder);
@@ -226,7 +229,9 @@ impl Locker {
     async fn release_claim(&self, detached: &Detached) -> Result<(), Error> {
         let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
-        match PendingRelease::of_detached(engine, claim_of(detached)).release_with_timeout().await {
+        let class = engine.metrics.class_of(&detached.name);
+        let mut release = PendingRelease::of_detached(engine, claim_of(detached), class);
+        match release.release_with_timeout().await {
             Ok(ReleaseOutcome::Released) => Ok(()),
             Ok(ReleaseOutcome::NotHeld) => Err(not_held()),
             Ok(ReleaseOutcome::Gone) => Err(gone()),
@@ -235,20 +240,21 @@ impl Locker {
     }
 
     /// Renews a detached lock. The claim that it is held by now, and its grant.
-    async fn confirm(&self, detached: &Detached) -> Result<(Claim, Grant), Error> {
+    async fn confirm(&self, detached: &Detached) -> Result<(ClaimState, Grant), Error> {
         let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
         // Whether attempts of it are under way is not known here.
-        let mut claim_state = ClaimState::new(claim_of(detached), true);
+        let class = engine.metrics.class_of(&detached.name);
+        let mut claim_state = ClaimState::new(claim_of(detached), true, class);
         let claim_states = &mut [&mut claim_state];
         let answer =
             renewer::renew(engine, claim_states, None, engine.settings.timeout).await.pop();
         let mut grant = match answer {
             // A later grant of the same owner is that of a late attempt. No holder uses it.
             Some(Ok(Renewal::Held(grant))) if is_later(grant.token, detached.token) => {
-                let release = PendingRelease::of_detached(engine, claim_of(detached));
+                let release = PendingRelease::of_detached(engine, claim_of(detached), class);
                 engine.spawn(release.release_until_expiry());
                 return Err(not_held());
             }
@@ -270,7 +276,7 @@ impl Locker {
             return Err(Error::new(ErrorKind::FenceRegressed, message));
         }
         claim_state.claim.ticket.clone_from(&grant.ticket);
-        Ok((claim_state.claim, grant))
+        Ok((claim_state, grant))
     }
 
     /// Returns the holder of a lock and the number of waiters. Takes no lock and affects no client.
@@ -546,6 +552,35 @@ impl LockerBuilder {
         self
     }
 
+    /// Sets the label `class` of metrics by the name of the lock. Default: `default` for all.
+    ///
+    /// A name is never a label: applications make names from their data, and each label value costs
+    /// the monitoring system a time series. So a class is a `&'static str`, and a locker records at
+    /// most 32 of them; the locks of further ones are of the class `other`. The function is called
+    /// when a [`Lock`] is made. The same name has to have the same class each time.
+    ///
+    /// Install the recorder before the first lock is made: its handles are kept from then on.
+    ///
+    /// ```
+    /// use lock_core::{LockName, Locker, Memory};
+    ///
+    /// let class = |name: &LockName| match name.as_str().split_once('/') {
+    ///     Some(("orders", _)) => "orders",
+    ///     Some(("reports", _)) => "reports",
+    ///     _ => "other",
+    /// };
+    /// let locks = Locker::builder(Memory::new()).metrics_class(class).build();
+    /// ```
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn metrics_class(
+        mut self,
+        class: impl Fn(&LockName) -> &'static str + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.classes = Classes::new(class);
+        self
+    }
+
     /// Builds the locker.
     #[must_use]
     pub fn build(self) -> Locker {
@@ -565,6 +600,7 @@ pub struct Lock {
     ttl: Duration,
     policy: Arc<HoldPolicy>,
     hold: HoldKind,
+    class: Class,
 }
 
 impl Lock {
@@ -675,13 +711,22 @@ impl Lock {
         let claim = self.claim(&waits);
         let span = tracing::debug_span!(
             "acquire",
-            lock.name = %self.name,
+            lock.name = self.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %claim.owner.short(),
             lock.token = tracing::field::Empty,
             lock.outcome = tracing::field::Empty,
+            "error.type" = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
         );
-        let mut acquiring = self.start(claim, &waits, &progress)?;
+        let record = self.engine.metrics.acquisition(self.class);
+        let mut acquiring = match self.start(claim, &waits, &progress) {
+            Ok(acquiring) => acquiring,
+            Err(error) => {
+                record.failed(error.kind(), progress.began());
+                return Err(error);
+            }
+        };
         let interrupted = |interrupted| Err(Error::from(interrupted));
         let result = async {
             let seeking = async {
@@ -712,16 +757,23 @@ impl Lock {
         .await;
         match &result {
             Ok(Some(guard)) => {
-                let token = guard.fencing_token().map(FencingToken::as_u64);
+                record.acquired(progress.began(), guard.hold().holder.granted_at);
+                let token = guard.fencing_token().map(FencingToken::as_i64);
                 span.record("lock.token", token);
                 span.record("lock.outcome", "acquired");
                 span.in_scope(|| tracing::debug!("acquired"));
             }
             Ok(None) => {
+                record.contended(progress.began());
                 span.record("lock.outcome", "contended");
                 span.in_scope(|| tracing::debug!("contended"));
             }
-            Err(error) => drop(span.record("lock.outcome", tracing::field::debug(error.kind()))),
+            Err(error) => {
+                record.failed(error.kind(), progress.began());
+                span.record("lock.outcome", "failed");
+                span.record("error.type", error.kind().as_str());
+                span.record("otel.status_code", "ERROR");
+            }
         }
         result.map_err(|error| self.explain(error))
     }
@@ -741,10 +793,10 @@ impl Lock {
             let holder = seen.as_ref().and_then(|seen| seen.holders.first());
             // The span of the acquisition is at DEBUG, so this event names the lock itself.
             tracing::info!(
-                lock.name = %self.name,
+                lock.name = self.name.as_str(),
                 lock.backend = self.engine.caps.backend,
                 lock.holder = holder.and_then(|holder| holder.label.as_ref()).map(Label::as_str),
-                lock.waiting = seen.as_ref().and_then(|seen| seen.waiting),
+                lock.waiting = seen.as_ref().and_then(|seen| i64::try_from(seen.waiting?).ok()),
                 "still waiting after 10 s"
             );
             Ok(())
@@ -797,6 +849,7 @@ impl Lock {
             Arc::clone(progress),
             !matches!(waits, Waits::Not),
             pending,
+            self.class,
         );
         let gone = Arc::clone(&progress.gone);
         let acquiring = async move {

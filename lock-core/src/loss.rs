@@ -19,6 +19,23 @@ pub enum Loss {
     Released,
 }
 
+impl Loss {
+    /// The reasons for which a lock is lost.
+    pub(crate) const CAUSES: [Self; 4] =
+        [Self::Expired, Self::NotHeld, Self::HoldLimit, Self::RuntimeGone];
+
+    /// Returns the name of the reason in metrics and traces.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::NotHeld => "not_held",
+            Self::HoldLimit => "hold_limit",
+            Self::RuntimeGone => "runtime_gone",
+            Self::Released => "released",
+        }
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep};
+use lock_core::metrics::record_server_clock;
 
 /// The server's time at some moment after one of ours.
 ///
@@ -24,6 +25,11 @@ impl ServerTime {
         let passed = Duration::from_micros(at.checked_sub(self.time)?);
         (passed <= reach).then(|| self.asked + (passed - passed / 100))
     }
+}
+
+/// Reports the server's time, in µs, to the metrics.
+pub(crate) fn report(asked: Moment, time: u64) {
+    record_server_clock("redis", asked, Duration::from_micros(time));
 }
 
 /// Returns the result of `work`, or `None` after `limit`.

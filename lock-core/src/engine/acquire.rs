@@ -18,6 +18,7 @@ use crate::clock::{Moment, sleep};
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
 use crate::guard::LockGuard;
+use crate::metrics::{Class, CountedWaiter};
 use crate::owner::OwnerId;
 use crate::policy::HoldPolicy;
 
@@ -38,6 +39,9 @@ pub(crate) struct Acquisition {
     _pending: OwnedSemaphorePermit,
     head: Option<Head>,
     residue: Residue,
+    class: Class,
+    /// Since the claim has found another one in its way.
+    counted: Option<CountedWaiter>,
 }
 
 impl Acquisition {
@@ -48,8 +52,9 @@ impl Acquisition {
         progress: Arc<WaitProgress>,
         waits: bool,
         pending: OwnedSemaphorePermit,
+        class: Class,
     ) -> Self {
-        let (head, residue) = (None, Residue::default());
+        let (head, residue, counted) = (None, Residue::default(), None);
         Self {
             engine,
             claim,
@@ -61,6 +66,8 @@ impl Acquisition {
             _pending: pending,
             head,
             residue,
+            class,
+            counted,
         }
     }
 
@@ -131,6 +138,7 @@ impl Acquisition {
 
     async fn wait_in_local_queue(&mut self, ticket: QueueTicket<Handover>) -> Result<bool, Error> {
         self.was_queued = true;
+        self.count_as_waiter();
         self.progress.set_queue(Some(ticket.reissue()));
         let entered = tokio::select! {
             biased;
@@ -180,6 +188,7 @@ impl Acquisition {
                     if !self.waits {
                         return Ok(None);
                     }
+                    self.count_as_waiter();
                     self.residue.left |= self.claim.queues();
                     Box::pin(self.wait(expires_in, &mut backoff)).await?
                 }
@@ -196,7 +205,12 @@ impl Acquisition {
                     if !may_wait || (since + self.engine.settings.outage_timeout).has_passed() {
                         return Err(error);
                     }
-                    tracing::debug!(lock.name = %self.claim.name, lock.error = %error, "waiting through an outage");
+                    tracing::debug!(
+                        lock.name = self.claim.name.as_str(),
+                        lock.backend = self.engine.caps.backend,
+                        lock.error = %error,
+                        "waiting through an outage"
+                    );
                     self.progress.set_outage(Some(error));
                     Box::pin(self.pause(backoff.next_outage_pause())).await?
                 }
@@ -247,7 +261,15 @@ impl Acquisition {
         if answer.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown) {
             self.residue = Residue { left: true, late_attempt: true };
         }
+        if let Err(fault) = &answer {
+            self.engine.metrics.attempted(self.class, fault);
+        }
         (answer, first)
+    }
+
+    fn count_as_waiter(&mut self) {
+        let (metrics, class) = (&self.engine.metrics, self.class);
+        self.counted.get_or_insert_with(|| metrics.waiter(class));
     }
 
     /// Records, for the caller and the local waiters, since when an answer is awaited.
@@ -267,7 +289,7 @@ impl Acquisition {
     ) -> Result<Next, Error> {
         let span = tracing::debug_span!(
             "wait",
-            lock.name = %self.claim.name,
+            lock.name = self.claim.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %self.claim.owner.short(),
         );
@@ -345,7 +367,8 @@ impl Acquisition {
         self.claim.owner = OwnerId::mint();
         self.claim.ticket = None;
         let residue = std::mem::take(&mut self.residue);
-        self.release_first(PendingRelease::of_claim(&self.engine, old, residue, None)).await;
+        self.release_first(PendingRelease::of_claim(&self.engine, old, residue, None, self.class))
+            .await;
     }
 
     async fn release_first(&self, mut release: PendingRelease) {
@@ -357,8 +380,13 @@ impl Acquisition {
     fn discard(mut self) {
         if self.residue.left {
             let head = self.head.take();
-            let release =
-                PendingRelease::of_claim(&self.engine, self.claim.clone(), self.residue, head);
+            let release = PendingRelease::of_claim(
+                &self.engine,
+                self.claim.clone(),
+                self.residue,
+                head,
+                self.class,
+            );
             self.engine.spawn(release.release_until_expiry());
         }
     }
@@ -372,7 +400,8 @@ impl Acquisition {
             Acquired::Granted(grant) => {
                 let holder =
                     HolderInfo { pushed: self.pushed, ..HolderInfo::first(self.claim.owner) };
-                let claim_state = ClaimState::new(self.claim, self.residue.late_attempt);
+                let claim_state =
+                    ClaimState::new(self.claim, self.residue.late_attempt, self.class);
                 TakenOver { claim_state, grant, holder }
             }
         };

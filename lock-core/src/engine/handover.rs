@@ -66,6 +66,7 @@ impl Handover {
         let Some(head) = hold.take_head() else {
             return false;
         };
+        hold.record_duration(Moment::now);
         head.hand_over(Box::new(Self(Some(EndedHold { hold: Arc::clone(hold), claim_state }))));
         true
     }
@@ -73,7 +74,10 @@ impl Handover {
     /// Takes the lock over for `claim`, if that claim can use it.
     pub(crate) fn accept(&mut self, claim: &Claim) -> Option<TakenOver> {
         let (holder, grant) = self.0.as_ref()?.holder_for(claim)?;
-        self.0.take().map(|ended| ended.take(holder, grant))
+        self.0.take().map(|ended| {
+            ended.hold.engine.metrics.handed_over(ended.hold.class);
+            ended.take(holder, grant)
+        })
     }
 
     /// Returns the release of a lock that the next claim cannot use.
@@ -120,7 +124,8 @@ impl EndedHold {
     }
 
     fn release(self) -> PendingRelease {
-        PendingRelease::of_hold(&self.hold, self.claim_state, None).already_reported()
+        PendingRelease::of_hold(&self.hold, self.claim_state, None, Moment::now())
+            .already_reported()
     }
 
     fn take(mut self, holder: HolderInfo, grant: Grant) -> TakenOver {

@@ -18,6 +18,7 @@ use crate::entropy;
 use crate::error::Error;
 use crate::executor::shield;
 use crate::loss::Loss;
+use crate::metrics::Class;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::policy::HoldPolicy;
@@ -43,6 +44,7 @@ pub(crate) struct Hold {
     /// Invariant: a verb of this claim is under way only while its sender holds this mutex.
     pub(crate) claim_state: Arc<tokio::sync::Mutex<ClaimState>>,
     pub(crate) ended: SetOnce<Loss>,
+    pub(crate) class: Class,
     /// Of all grants of the claim.
     limit: Option<LeaseLimit>,
     /// The head of the local queue, if this hold is it.
@@ -85,11 +87,12 @@ pub(crate) struct ClaimState {
     pub(crate) latest_expiry: Option<Moment>,
     /// The last renewal has not been answered: whether the claim still holds the lock is unknown.
     pub(crate) renewal_unknown: bool,
+    pub(crate) class: Class,
 }
 
 impl ClaimState {
-    pub(crate) fn new(claim: Claim, late_attempt: bool) -> Self {
-        Self { claim, late_attempt, latest_expiry: None, renewal_unknown: false }
+    pub(crate) fn new(claim: Claim, late_attempt: bool, class: Class) -> Self {
+        Self { claim, late_attempt, latest_expiry: None, renewal_unknown: false, class }
     }
 }
 
@@ -179,6 +182,7 @@ impl Hold {
             name: claim_state.claim.name.clone(),
             token: grant.token,
             ttl: claim_state.claim.ttl,
+            class: claim_state.class,
             holder,
             claim_state: Arc::new(tokio::sync::Mutex::new(claim_state)),
             ended: SetOnce::new(),
@@ -201,6 +205,7 @@ impl Hold {
             engine,
             policy,
         });
+        hold.engine.metrics.held(hold.class);
         hold.extend_to(grant, Some(hold.ttl));
         hold
     }
@@ -353,8 +358,15 @@ impl Hold {
         let first = self.ended.set(why).is_ok();
         if first {
             self.engine.schedule.remove(self);
+            self.engine.metrics.unheld(self.class);
         }
         first
+    }
+
+    /// Records how long the lock was held, at its end.
+    pub(crate) fn record_duration(&self, ended_at: impl FnOnce() -> Moment) {
+        let held_for = || ended_at().saturating_since(self.holder.granted_at);
+        self.engine.metrics.held_for(self.class, held_for);
     }
 
     /// Returns the end of the minimum hold, if it has not passed.
@@ -416,6 +428,7 @@ impl Hold {
                 if grant.ticket.is_some() {
                     claim.ticket.clone_from(&grant.ticket);
                 }
+                self.engine.metrics.lease_left(self.class, || self.deadline());
                 self.extend_to(&grant, asked);
                 Ok(())
             }

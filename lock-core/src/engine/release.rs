@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::backoff::{Backoff, jittered_up_to};
 use super::hold::{ClaimState, Engine, Head, Hold};
@@ -16,6 +16,7 @@ use crate::backend::{Claim, Effect, Fault, QUEUE_ENTRY_GRACE, Release, ReleaseMo
 use crate::clock::{Moment, sleep, sleep_until};
 use crate::entropy;
 use crate::loss::Loss;
+use crate::metrics::{Class, ReleaseResult};
 use crate::token::FencingToken;
 
 /// The length of a turn while releases fail or hang and many are to be repeated: with
@@ -51,6 +52,8 @@ pub(crate) struct PendingRelease {
     outcome_unknown: bool,
     /// Its holder got `Ok` for the release already.
     already_reported: bool,
+    /// The metrics count it: it ends a hold that was not lost.
+    is_counted: bool,
 }
 
 #[derive(Debug)]
@@ -72,16 +75,21 @@ impl PendingRelease {
     /// Starts the release of a hold that has ended, after the verb that is under way.
     pub(crate) async fn of(hold: &Arc<Hold>, keep_until: Option<Moment>) -> Self {
         let claim_state = Arc::clone(&hold.claim_state).lock_owned().await;
-        Self::of_hold(hold, claim_state, keep_until)
+        let now = Moment::now();
+        if hold.ended.get() == Some(&Loss::Released) {
+            hold.record_duration(|| now);
+        }
+        Self::of_hold(hold, claim_state, keep_until, now)
     }
 
     pub(crate) fn of_hold(
         hold: &Arc<Hold>,
         claim_state: OwnedMutexGuard<ClaimState>,
         keep_until: Option<Moment>,
+        now: Moment,
     ) -> Self {
         let engine = Arc::clone(&hold.engine);
-        let timeout_at = Moment::now() + engine.settings.timeout;
+        let timeout_at = now + engine.settings.timeout;
         let ends = hold.lease_ends().max(claim_state.latest_expiry).max(keep_until);
         Self {
             engine,
@@ -93,6 +101,7 @@ impl PendingRelease {
             in_session: hold.is_in_session(),
             outcome_unknown: false,
             already_reported: false,
+            is_counted: hold.ended.get() == Some(&Loss::Released),
         }
     }
 
@@ -101,6 +110,7 @@ impl PendingRelease {
         claim: Claim,
         residue: Residue,
         head: Option<Head>,
+        class: Class,
     ) -> Self {
         // The last attempt was sent before now, and lands within the bound of a call or never.
         let arrives_by = Moment::now() + engine.settings.timeout;
@@ -108,7 +118,7 @@ impl PendingRelease {
             true => arrives_by + claim.ttl + claim.ttl + QUEUE_ENTRY_GRACE,
             false => arrives_by + claim.ttl,
         };
-        let claim_state = ClaimState::new(claim, residue.late_attempt);
+        let claim_state = ClaimState::new(claim, residue.late_attempt, class);
         Self {
             engine: Arc::clone(engine),
             target: ReleaseTarget::Claim(claim_state, head),
@@ -119,15 +129,16 @@ impl PendingRelease {
             in_session: false,
             outcome_unknown: false,
             already_reported: false,
+            is_counted: false,
         }
     }
 
     /// Starts the release of a claim of which only the owner is known. Its lease may end at any
     /// time, and an attempt of it may still arrive.
-    pub(crate) fn of_detached(engine: &Arc<Engine>, claim: Claim) -> Self {
+    pub(crate) fn of_detached(engine: &Arc<Engine>, claim: Claim, class: Class) -> Self {
         let arrives_by = Moment::now() + engine.settings.timeout;
         let expires_at = arrives_by + claim.ttl;
-        let claim_state = ClaimState::new(claim, true);
+        let claim_state = ClaimState::new(claim, true, class);
         Self {
             engine: Arc::clone(engine),
             target: ReleaseTarget::Claim(claim_state, None),
@@ -138,6 +149,7 @@ impl PendingRelease {
             in_session: false,
             outcome_unknown: false,
             already_reported: false,
+            is_counted: true,
         }
     }
 
@@ -148,10 +160,11 @@ impl PendingRelease {
         let how = ReleaseMode { late_attempt: (*late_attempt).into(), keep };
         let span = tracing::debug_span!(
             "release",
-            lock.name = %claim.name,
+            lock.name = claim.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %claim.owner.short(),
             lock.outcome = tracing::field::Empty,
+            otel.status_code = tracing::field::Empty,
         );
         self.target.note_request();
         let verb = async { self.engine.backend.release(claim, how).await };
@@ -170,10 +183,32 @@ impl PendingRelease {
                 Err(fault)
             }
         };
-        span.record("lock.outcome", tracing::field::debug(&outcome));
+        self.record(&span, &outcome);
         // The next local waiter does not wait for the retries.
         self.target.leave_queue();
         outcome
+    }
+
+    fn record(&self, span: &Span, outcome: &Result<ReleaseOutcome, Fault>) {
+        let released = match outcome {
+            Ok(ReleaseOutcome::Released) => ReleaseResult::Released,
+            Ok(ReleaseOutcome::NotHeld) => ReleaseResult::NotHeld,
+            Ok(ReleaseOutcome::Gone) => ReleaseResult::Gone,
+            Err(fault) if fault.effect() == Effect::Unknown => ReleaseResult::Unknown,
+            Err(_) => ReleaseResult::Failed,
+        };
+        span.record("lock.outcome", released.as_str());
+        self.count(released);
+        if let Err(fault) = outcome {
+            span.record("otel.status_code", "ERROR");
+            self.engine.metrics.release_failed(self.target.get().class, fault);
+        }
+    }
+
+    fn count(&self, outcome: ReleaseResult) {
+        if self.is_counted {
+            self.engine.metrics.released(self.target.get().class, outcome);
+        }
     }
 
     /// Repeats the release until it is answered, within the timeout of a call.
@@ -212,12 +247,14 @@ impl PendingRelease {
             if self.expires_at.has_passed() {
                 let claim = &self.target.get().claim;
                 tracing::warn!(
-                    lock.name = %claim.name,
+                    lock.name = claim.name.as_str(),
+                    lock.backend = self.engine.caps.backend,
                     lock.owner = %claim.owner.short(),
                     lock.error = %fault,
-                    lock.cause = fault.source().map(tracing::field::display),
-                    "release was never confirmed; the lease is over"
+                    lock.error_source = fault.source().map(tracing::field::display),
+                    "release not confirmed"
                 );
+                self.count(ReleaseResult::Unconfirmed);
                 return;
             }
             attempts += 1;
@@ -263,14 +300,14 @@ impl PendingRelease {
         self
     }
 
+    /// Logs that a lock was left to the next waiter of its process, and had been lost by then.
     fn warn_lost(&self) {
         let claim = &self.target.get().claim;
         tracing::warn!(
-            lock.name = %claim.name,
+            lock.name = claim.name.as_str(),
             lock.backend = self.engine.caps.backend,
             lock.owner = %claim.owner.short(),
-            "a lock was left to the next waiter of its process, and had been lost by then: the backend says that it was \
-             not held any more"
+            "released after a loss"
         );
     }
 
@@ -333,19 +370,24 @@ impl Hold {
     /// stays.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) {
         if self.end(loss) {
+            let from = Moment::now();
+            self.engine.metrics.lost(self.class, loss);
+            self.record_duration(|| from);
+            let left = self.deadline().map(|deadline| deadline.saturating_since(from));
             tracing::warn!(
-                lock.name = %self.name,
+                lock.name = self.name.as_str(),
                 lock.backend = self.engine.caps.backend,
                 lock.owner = %self.holder.owner.short(),
-                lock.token = self.token.map(FencingToken::as_u64),
+                lock.token = self.token.map(FencingToken::as_i64),
+                lock.cause = loss.as_str(),
                 lock.reason = %loss,
+                lock.lease_left = left.map(|left| left.as_secs_f64()),
                 "lost"
             );
             if let Some(head) = &*self.head() {
                 head.set_unknown();
             }
             let ending = ReleaseOnDrop(Arc::clone(self));
-            let from = Moment::now();
             self.engine.spawn(async move {
                 if loss != Loss::NotHeld {
                     ending.0.let_holder_learn(from).await;

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::hold::{ClaimState, Engine, Hold, RenewingClaim};
 use super::loss_watch;
@@ -190,6 +190,7 @@ pub(crate) async fn renew<W: DerefMut<Target = ClaimState>>(
     let claims: Vec<&Claim> = claims.iter().map(|claim| &**claim).collect();
     let answers = ask(engine, &claims, limit).await;
     for ((claim_state, answer), before) in claim_states.iter_mut().zip(&answers).zip(before) {
+        engine.metrics.renewed(claim_state.class, answer);
         if answer.is_ok() {
             claim_state.latest_expiry = before;
             claim_state.renewal_unknown = false;
@@ -202,32 +203,49 @@ async fn ask(engine: &Engine, claims: &[&Claim], limit: Duration) -> Vec<Result<
     let span = tracing::debug_span!(
         "renew",
         lock.backend = engine.caps.backend,
-        lock.count = claims.len(),
+        lock.count = claims.len() as i64,
         // Of the first one.
-        lock.name = claims.first().map(|claim| tracing::field::display(&claim.name)),
+        lock.name = claims.first().map(|claim| claim.name.as_str()),
         lock.owner = claims.first().map(|claim| tracing::field::display(claim.owner.short())),
+        lock.failed = tracing::field::Empty,
+        otel.status_code = tracing::field::Empty,
     );
     let verb = async { Ok(engine.backend.renew(claims).await) };
-    let fault = match engine.call(limit, verb).instrument(span).await {
-        Ok(answers) if answers.len() == claims.len() => return answers,
+    let fault = match engine.call(limit, verb).instrument(span.clone()).await {
+        Ok(answers) if answers.len() == claims.len() => {
+            let failed = answers.iter().filter(|it| !matches!(it, Ok(Renewal::Held(_)))).count();
+            record_failed(&span, failed);
+            return answers;
+        }
         Ok(_) => {
             Fault::unknown(FaultKind::Broken, "the backend answered for another number of claims")
         }
         Err(fault) => fault,
     };
+    record_failed(&span, claims.len());
     claims.iter().map(|_| Err(fault.repeated())).collect()
+}
+
+fn record_failed(span: &Span, failed: usize) {
+    span.record("lock.failed", failed as i64);
+    if failed > 0 {
+        span.record("otel.status_code", "ERROR");
+    }
 }
 
 fn apply(claim_state: &mut RenewingClaim, answer: Result<Renewal, Fault>) {
     let hold = Arc::clone(&claim_state.hold);
     if let Err(Some(fault)) = hold.renewed(&mut claim_state.claim, None, answer) {
+        // It is tried again until the deadline.
+        let left = hold.deadline().map(Moment::remaining);
         tracing::warn!(
-            lock.name = %hold.name,
+            lock.name = hold.name.as_str(),
             lock.backend = hold.engine.caps.backend,
             lock.owner = %hold.holder.owner.short(),
             lock.error = %fault,
-            lock.cause = fault.source().map(tracing::field::display),
-            "a renewal failed; it is tried again until the deadline"
+            lock.error_source = fault.source().map(tracing::field::display),
+            lock.lease_left = left.map(|left| left.as_secs_f64()),
+            "renewal failed"
         );
     }
 }

@@ -19,6 +19,7 @@ use super::schedule::{Schedule, Scheduled};
 use crate::backend::{Backend, Capabilities, Fault, FaultKind, HoldKind, Order, Support};
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
+use crate::metrics::{Classes, Metrics};
 use crate::name::LockName;
 use crate::owner::Label;
 use crate::policy::HoldPolicy;
@@ -58,6 +59,7 @@ pub(crate) struct SharedEngine<H: Held> {
     pub(crate) repeated_releases: Arc<()>,
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: SetOnce<()>,
+    pub(crate) metrics: Metrics,
     seen_tokens: Mutex<SeenTokens>,
 }
 
@@ -72,6 +74,8 @@ pub(crate) struct Settings {
     pub(crate) label: Option<Label>,
     /// How often in a row a lock may be handed over inside this process.
     pub(crate) local_handovers: u8,
+    /// The classes of names in metrics.
+    pub(crate) classes: Classes,
 }
 
 impl<H: Held> SharedEngine<H> {
@@ -83,6 +87,7 @@ impl<H: Held> SharedEngine<H> {
             caps.order = Order::PerProcess;
         }
         Self {
+            metrics: Metrics::new(caps.backend, &settings.classes),
             caps,
             has_server_queue,
             backend,

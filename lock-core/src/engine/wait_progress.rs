@@ -10,6 +10,7 @@ use super::local_queue::{HeadStatus, QueueTicket};
 use crate::backend::{Effect, Fault, FaultKind};
 use crate::clock::{Moment, sleep_until};
 use crate::error::Error;
+use crate::metrics::Began;
 
 /// The progress that an acquisition reports to its caller.
 #[derive(Debug, Default)]
@@ -29,6 +30,7 @@ struct ProgressState {
     unanswered_since: Option<Moment>,
     /// The backend has answered the first attempt, with any answer.
     answered: bool,
+    began: Began,
     /// The fault that keeps a waiter from being served; `None` while it is contention.
     outage: Option<Error>,
 }
@@ -98,14 +100,25 @@ impl WaitProgress {
         }
     }
 
+    /// Returns when the acquisition has begun, for metrics.
+    pub(crate) fn began(&self) -> Began {
+        self.state().began
+    }
+
     pub(super) fn set_queue(&self, queue: Option<QueueTicket<Handover>>) {
-        let before = self.update(|state| std::mem::replace(&mut state.queue, queue));
+        let before = self.update(|state| {
+            state.began.set(Moment::now);
+            std::mem::replace(&mut state.queue, queue)
+        });
         // Outside of the lock on the progress.
         drop(before);
     }
 
     pub(super) fn set_unanswered_since(&self, since: Option<Moment>) {
-        self.update(|state| state.unanswered_since = since);
+        self.update(|state| {
+            state.unanswered_since = since;
+            since.iter().for_each(|&since| state.began.set(|| since));
+        });
     }
 
     /// Records the answer to an attempt. Returns true if it was the first one.

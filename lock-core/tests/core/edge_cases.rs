@@ -652,39 +652,6 @@ async fn a_long_wait_names_the_lock_and_its_holder_once_and_goes_on() {
     assert!(waiter.await.unwrap().unwrap().is_held());
 }
 
-#[tokio::test(start_paused = true)]
-async fn spans_and_events_carry_the_documented_fields() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let _tracing = listening(&seen);
-    let memory = Memory::new();
-    let locks = Locker::new(memory.clone());
-    let first = locks.lock("n").unwrap().acquire().await.unwrap();
-    assert!(locks.lock("n").unwrap().try_acquire_for(secs(1)).await.unwrap().is_none());
-    first.verify().await.unwrap();
-    first.release().await.unwrap();
-    let second = locks.lock("n").unwrap().acquire().await.unwrap();
-    memory.evict(second.name());
-    assert!(second.verify().await.is_err());
-
-    let seen = seen.lock().unwrap();
-    for (name, documented) in [
-        ("acquire", &["name", "backend", "owner", "token", "outcome"][..]),
-        ("wait", &["name", "backend", "owner"]),
-        ("renew", &["backend", "count", "name", "owner"]),
-        ("release", &["name", "backend", "owner", "outcome"]),
-        ("event WARN", &["name", "backend", "owner", "token", "reason"]),
-    ] {
-        let (_, fields) =
-            seen.iter().find(|(it, _)| it == name).unwrap_or_else(|| panic!("no {name}"));
-        for field in documented {
-            assert!(
-                fields.contains(&format!("lock.{field}")),
-                "{name} has {fields:?}, not {field}"
-            );
-        }
-    }
-}
-
 /// A backend whose tokens go back by `shift` from when that is set.
 fn shifted(shift: &Arc<AtomicU64>) -> Arc<dyn Backend> {
     let by = Arc::clone(shift);

@@ -12,6 +12,8 @@ mod fork;
 mod guard;
 mod handover;
 mod loss_watch;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod names;
 mod policies;
 mod renewals;
@@ -19,5 +21,6 @@ mod residue;
 mod runtimes;
 mod support;
 mod threads;
+mod traces;
 mod urls;
 mod work;

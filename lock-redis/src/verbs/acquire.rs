@@ -5,6 +5,7 @@ use lock_core::{FencingToken, LockName, OwnerId, Wakeup};
 use redis::{FromRedisValue, ParsingError, from_redis_value};
 
 use crate::backend::{Inner, Redis};
+use crate::clock;
 use crate::connection::client_state::ClientState;
 use crate::connection::handle::Connection;
 use crate::fault::{self, unexpected_answer};
@@ -122,6 +123,7 @@ impl Redis {
         if now > 0 {
             // By this the age of the next lock that is sent is known.
             connection.record_server_time(asked, now);
+            clock::report(asked, now);
         }
         match answer {
             1 => {
@@ -129,6 +131,10 @@ impl Redis {
                 self.inner.warned.forget(keys.lock());
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let token = token.parse().map_err(|e| unexpected_answer("acquire", e))?;
+                if now == 0 && claim.min_token.is_none() {
+                    // The token of the short form is the server's time.
+                    clock::report(asked, token);
+                }
                 let token_key_until = asked + lease + TOKEN_RETENTION;
                 // The short form of the reply has no time.
                 let (connection_id, is_new) = (connection.id(), (now == 0).into());
@@ -234,14 +240,14 @@ impl Redis {
         let remaining = duration(remaining_ms);
         if remaining_ms == -1 && warned.is_new(key) {
             tracing::warn!(
-                lock.name = %name,
+                lock.name = name.as_str(),
                 redis.key = key,
                 "the key of this lock has no expiry: if its holder is gone, nothing ends it; \
                  inspect it, and if nobody holds it, break the lock or delete the key"
             );
         } else if is_ours && remaining > Some(*max_ttl) && warned.is_new(key) {
             tracing::warn!(
-                lock.name = %name,
+                lock.name = name.as_str(),
                 redis.key = key,
                 lock.remaining = ?remaining.unwrap_or_default(),
                 redis.max_ttl = ?max_ttl,

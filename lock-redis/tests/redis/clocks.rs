@@ -1,6 +1,7 @@
 //! Wrong clocks: the server's, which ends the leases, and the client's, which must not matter.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use lock_core::backend::Attempt;
 use lock_core::clock::{Moment, sleep, wall};
 use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};
 use lock_redis::Redis;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use test_servers::{Clock, Step};
 
 use crate::support::{SOON, Server, claim, contended, eventually, name, win};
@@ -316,4 +318,32 @@ async fn the_wall_clock_of_a_client_does_not_matter() {
     assert_eq!(server.get("n"), None);
     drop(misled.orders);
     assert!(misled.process.wait().unwrap().success());
+}
+
+/// Returns the offset of the server's clock that one attempt shows, in seconds.
+async fn offset_seen(attempt: impl Future) -> f64 {
+    let recorder = DebuggingRecorder::new();
+    let seen = recorder.snapshotter();
+    let installed = metrics::set_default_local_recorder(&recorder);
+    attempt.await;
+    drop(installed);
+    let seen = seen.snapshot().into_vec();
+    let [(key, _, _, DebugValue::Gauge(offset))] = &seen[..] else { panic!("{seen:?}") };
+    assert_eq!(key.key().name(), "lock_server_clock_offset_seconds");
+    assert!(key.key().labels().any(|it| (it.key(), it.value()) == ("backend", "redis")));
+    offset.into_inner()
+}
+
+#[tokio::test]
+async fn the_metrics_show_the_offset_of_the_servers_clock() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    for ahead in [0.0, 50.0] {
+        let name = format!("ahead-{ahead}");
+        let granted = offset_seen(locks.try_acquire(&claim(&name, 60_000))).await;
+        assert!((granted - ahead).abs() < 5.0, "{granted} at a grant, not {ahead}");
+        let refused = offset_seen(other.try_acquire(&claim(&name, 60_000))).await;
+        assert!((refused - ahead).abs() < 5.0, "{refused} at a refusal, not {ahead}");
+        server.step_clock(Step::Forward(Duration::from_secs(50)));
+    }
 }

@@ -20,7 +20,7 @@ pub(crate) async fn release(sessions: &SessionManager, claim: &Claim) -> Result<
         && !refusal.is_transient()
     {
         tracing::warn!(
-            lock.name = %claim.name,
+            lock.name = claim.name.as_str(),
             lock.error = refusal.source().map(tracing::field::display),
             "the server refuses to remove a released lock, which stays taken for as long as this session"
         );

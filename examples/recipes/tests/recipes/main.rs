@@ -1,6 +1,7 @@
 //! Runs the programs.
 
 mod batch;
+mod observability;
 mod page;
 mod service;
 mod tool;
