@@ -65,6 +65,7 @@
 //! * `docs/protocol/redis.md`: keys, values, messages, commands, other libraries, rights, server
 //!   settings.
 //! * `docs/protocol/redis-topologies.md`: Sentinel, clusters, replicas, services, encryption.
+//! * `docs/doctor.md`: the checks of [`diagnose()`].
 //!
 //! Sources: the lock pattern of [`SET`](https://redis.io/docs/latest/commands/set/), the
 //! [distributed locks] of the Redis documentation, and client-side caching for `order=any`.
@@ -79,6 +80,7 @@ mod backend;
 mod clock;
 mod config;
 mod connection;
+mod diagnose;
 mod fault;
 #[cfg(feature = "__fuzzing")]
 #[doc(hidden)]
@@ -100,4 +102,5 @@ mod warned;
 
 pub use backend::Redis;
 pub use config::Config;
+pub use diagnose::diagnose;
 pub use keys::Names;
