@@ -115,6 +115,26 @@ pub(crate) fn error(fault: Fault) -> Error {
     }
 }
 
+/// Returns the cause of a fault, and apart from it the advice, where there is one.
+pub(crate) fn cause_and_advice(fault: Fault) -> (String, Option<String>) {
+    let source = match fault.into_source().downcast::<RequestError>() {
+        Ok(failed) => {
+            let cause = format!("cannot {}: {}", failed.action, failed.said);
+            return (cause, Some(failed.advice));
+        }
+        Err(source) => source,
+    };
+    match source.downcast::<TlsError>() {
+        Ok(no_tls) => (format!("cannot connect: {}", no_tls.said), Some(no_tls.advice)),
+        Err(source) => (source.to_string(), None),
+    }
+}
+
+/// Returns the server's message, without secrets.
+pub(crate) fn message(error: &RedisError) -> String {
+    redact(&error.to_string())
+}
+
 /// Returns true if the connection is unusable after this error.
 pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
@@ -137,6 +157,12 @@ pub(crate) fn is_transient(error: &RedisError) -> bool {
         error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone()));
     let (effect, kind, _) = classify(first.map(RedisError::from).as_ref().unwrap_or(error));
     (effect, kind) == (NotApplied, Unavailable)
+}
+
+/// Returns true if the server lacks a command, for all users.
+pub(crate) fn is_hidden(error: &RedisError) -> bool {
+    let (_, kind, _) = classify(error);
+    kind == Unsupported
 }
 
 fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {

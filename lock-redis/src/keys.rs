@@ -270,7 +270,7 @@ impl LockKeys {
 }
 
 /// Returns true if `key` ends like a companion of some lock.
-fn is_companion(key: &str) -> bool {
+pub(crate) fn is_companion(key: &str) -> bool {
     let plain =
         key.rsplit_once('%').filter(|(lock, _)| lock.starts_with('{') && lock.ends_with('}'));
     let tagged = key.rsplit_once("%:").filter(|(lock, _)| hash_tag(lock).is_some());

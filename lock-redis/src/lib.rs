@@ -68,6 +68,7 @@
 //! * `docs/protocol/redis.md`: keys, values, messages, commands, other libraries, rights, server
 //!   settings.
 //! * `docs/protocol/redis-topologies.md`: Sentinel, clusters, replicas, services, encryption.
+//! * `docs/doctor.md`: the checks of [`diagnose()`].
 //!
 //! Sources: the lock pattern of [`SET`](https://redis.io/docs/latest/commands/set/), the
 //! [distributed locks] of the Redis documentation, and client-side caching for `order=any`.

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use lock_core::backend::Fault;
 use lock_core::{Error, ErrorKind, OwnerId};
 use redis::{Cmd, Value as Answer};
 
 use crate::clock::within;
+use crate::connection::handle::Connection;
 use crate::fault;
 use crate::keys::LockKeys;
 use crate::limits::CONNECT_TIMEOUT;
 use crate::scripts::Call;
-use crate::topology::commands::Info;
 use crate::topology::link::Link;
 
 const TRY_OUT: &str = "try out the rights of this user";
@@ -43,7 +44,26 @@ impl Link {
             self.check_right("ASKING", &redis::cmd("ASKING")).await?;
         }
         let connection = self.connection().await.map_err(fault::error)?;
-        let channel = self.client.channel(keys).filter(|_| self.client.is_fifo());
+        let queues = self.client.is_fifo();
+        let missing = self.missing_in_scripts(&connection, keys, queues).await;
+        let missing = missing.map_err(fault::error)?;
+        if !missing.is_empty() {
+            return Err(fault::missing_rights(&missing));
+        }
+        if self.client.in_cluster && queues {
+            self.listen_in_time(&connection, keys.slot()).await.map_err(fault::error)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the names of the commands that scripts of this user may not call.
+    pub(crate) async fn missing_in_scripts(
+        &self,
+        connection: &Connection,
+        keys: &LockKeys,
+        queues: bool,
+    ) -> Result<Vec<String>, Fault> {
+        let channel = self.client.channel(keys).filter(|_| queues);
         let ([lock, token_key, queue, processes, _], tombstone) =
             (keys.all(), keys.tombstone(&OwnerId::mint()));
         let keys_of_it = [lock, token_key, queue, processes, &tombstone];
@@ -54,19 +74,20 @@ impl Link {
             trial.load(&mut redis).await?;
             trial.run::<Vec<String>>(&mut redis).await
         };
-        let silent = || fault::error(fault::unanswered(&self.address));
-        let missing = within(CONNECT_TIMEOUT, work)
+        within(CONNECT_TIMEOUT, work)
             .await
-            .ok_or_else(silent)?
-            .map_err(|e| fault::error(fault::fault(TRY_OUT, &e)))?;
-        if !missing.is_empty() {
-            return Err(fault::missing_rights(&missing));
-        }
-        if self.client.in_cluster && channel.is_some() {
-            let listening = self.listen(&connection, keys.slot());
-            within(CONNECT_TIMEOUT, listening).await.ok_or_else(silent)?.map_err(fault::error)?;
-        }
-        Ok(())
+            .ok_or_else(|| fault::unanswered(&self.address))?
+            .map_err(|error| fault::fault(TRY_OUT, &error))
+    }
+
+    /// Subscribes to the channel of `slot`, as far as the server answers.
+    pub(crate) async fn listen_in_time(
+        &self,
+        connection: &Connection,
+        slot: u16,
+    ) -> Result<(), Fault> {
+        let listening = within(CONNECT_TIMEOUT, self.listen(connection, slot)).await;
+        listening.unwrap_or_else(|| Err(fault::unanswered(&self.address)))
     }
 
     /// Refuses a member of a cluster that is taken for a server of its own, and warns of a server
@@ -80,17 +101,8 @@ impl Link {
             .await
             .unwrap_or_else(|| Err(fault::unanswered(&self.address)))
             .map_err(fault::error)?;
-        // Valkey has a name of its own for it.
-        let mode =
-            |info: &Info| info.get("redis_mode").or(info.get("server_mode")).map(str::to_owned);
-        let why = match server.as_ref().and_then(mode).as_deref() {
-            Some("cluster") if !self.client.in_cluster => {
-                "the server is a member of a cluster: write redis+cluster://"
-            }
-            Some("sentinel") => "this is a sentinel: write redis+sentinel://host,host,host/name",
-            _ => "",
-        };
-        if !why.is_empty() {
+        let in_cluster = self.client.in_cluster;
+        if let Some(why) = server.as_ref().and_then(|info| info.wrong_mode(in_cluster)) {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         if server.is_none() || memory.is_none() {

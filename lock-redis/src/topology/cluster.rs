@@ -34,7 +34,7 @@ use crate::topology::request::{Request, Response};
 const MAX_REDIRECTS: usize = 5;
 
 /// Out of so many keys, one master of three has none once in 10^11 times.
-const MAX_TRIALS: usize = 64;
+pub(crate) const MAX_TRIALS: usize = 64;
 
 /// How long one member is waited for when it is asked where the slots are.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);

@@ -199,6 +199,18 @@ impl Info {
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
+
+    /// Returns how a server of this mode has to be addressed, if a URL of another kind names it.
+    pub(crate) fn wrong_mode(&self, in_cluster: bool) -> Option<&'static str> {
+        // Valkey has a name of its own for it.
+        match self.get("redis_mode").or(self.get("server_mode"))? {
+            "cluster" if !in_cluster => {
+                Some("the server is a member of a cluster: write redis+cluster://")
+            }
+            "sentinel" => Some("this is a sentinel: write redis+sentinel://host,host,host/name"),
+            _ => None,
+        }
+    }
 }
 
 /// Whether the watched key exists, and the value of the lock; `None` for a key of another type.

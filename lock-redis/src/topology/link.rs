@@ -228,7 +228,8 @@ impl Link {
         server.epoch.is_some() && self.views.borrow().have_moved_from(server)
     }
 
-    async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
+    /// Opens a connection to the current server, as far as it answers.
+    pub(crate) async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
         within(CONNECT_TIMEOUT, self.connect())
             .await
             .unwrap_or_else(|| Err(fault::no_handshake(&self.config.endpoint)))

@@ -118,13 +118,22 @@ impl Sentinels {
     ) -> Result<ServerLocation, Fault> {
         let address = self.address_of(&self.hosts[number]);
         let asking = async {
-            let ([_, plain], settings) = (clients(self, config, &address).await?, settings());
-            let redis = plain.get_multiplexed_async_connection_with_config(&settings).await;
-            let redis = redis.map_err(|error| fault::no_connection(&address, &error))?;
+            let redis = self.connect(config, &address).await?;
             self.ask_on(&redis, &address).await
         };
         let silent = || Err(fault::no_handshake(&Endpoint::Fixed(address.clone())));
         within(ANSWER_TIMEOUT, asking).await.unwrap_or_else(silent)
+    }
+
+    /// Connects to the sentinel at `address`, for questions only.
+    pub(crate) async fn connect(
+        &self,
+        config: &Config,
+        address: &Address,
+    ) -> Result<MultiplexedConnection, Fault> {
+        let [_, plain] = clients(self, config, address).await?;
+        let redis = plain.get_multiplexed_async_connection_with_config(&settings()).await;
+        redis.map_err(|error| fault::no_connection(address, &error))
     }
 
     /// Asks two questions, because the old address answers the second one until a failover is
@@ -207,7 +216,7 @@ impl Sentinels {
         }
     }
 
-    fn address_of(&self, host: &Host) -> Address {
+    pub(crate) fn address_of(&self, host: &Host) -> Address {
         Address::Tcp { host: host.clone(), tls: self.tls }
     }
 

@@ -6,6 +6,7 @@ mod clocks;
 mod cluster;
 mod cluster_faults;
 mod crash;
+mod diagnose;
 mod exact_names;
 mod fleets;
 mod foreign_types;

@@ -1,0 +1,181 @@
+//! Checks of Sentinels, and of the primary that they name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::diagnosis::Finding;
+use redis::Value as Answer;
+use redis::aio::ConnectionLike;
+
+use crate::clock::within;
+use crate::config::Config;
+use crate::connection::address::{Sentinels, ServerLocation};
+use crate::connection::client_state::ClientState;
+use crate::diagnose::primary;
+use crate::diagnose::probe::{Probe, Unseen, unusable};
+use crate::fault;
+use crate::limits::CONNECT_TIMEOUT;
+use crate::topology::servers::all;
+use crate::topology::views::newest;
+
+/// From then on, a lease of the usual 30 s may end before its primary is replaced: two thirds of it
+/// are left at least.
+const LATE: Duration = Duration::from_secs(18);
+
+/// A sentinel's report.
+struct Report {
+    /// The primary that it names, or the finding that it does not answer.
+    location: Result<ServerLocation, Finding>,
+    /// The answer to `SENTINEL MASTER`.
+    state: HashMap<String, String>,
+    /// The answer to `SENTINEL CKQUORUM`.
+    quorum: Option<Result<String, Unseen>>,
+}
+
+/// Checks each sentinel, and then the primary.
+pub(crate) async fn check(config: &Config, sentinels: &Sentinels) -> Vec<Finding> {
+    let asking = (0..sentinels.hosts.len()).map(|number| ask(config, sentinels, number));
+    let reports = all(asking).await;
+    let mut findings = vec![sentinels_found(&reports), agreement(&reports)];
+    for report in &reports {
+        if let Err(finding) = &report.location {
+            findings.push(finding.clone());
+        }
+    }
+    findings.extend(quorum(&reports));
+    findings.extend(failover(&reports));
+    let client = Arc::new(ClientState::new(config));
+    match Probe::open(config, &client, Some(config.keys.for_trial(0))).await {
+        Ok(probe) => {
+            let address = probe.connection.health.server.address.to_string();
+            let of_it = primary::check(&probe).await;
+            findings.extend(of_it.into_iter().map(|finding| finding.of_server(&*address)));
+        }
+        Err(fault) => findings.push(unusable(fault)),
+    }
+    findings
+}
+
+/// Asks one sentinel for all that it knows.
+async fn ask(config: &Config, sentinels: &Sentinels, number: usize) -> Report {
+    let address = sentinels.address_of(&sentinels.hosts[number]);
+    let failed = |fault| as_warning(unusable(fault)).of_server(address.to_string());
+    let location = sentinels.ask(config, number).await.map_err(failed);
+    let (mut state, mut quorum) = (HashMap::new(), None);
+    if location.is_ok() {
+        let asking = async {
+            let mut redis = sentinels.connect(config, &address).await.ok()?;
+            let mut pipe = redis::pipe();
+            pipe.cmd("SENTINEL").arg("MASTER").arg(&sentinels.service);
+            pipe.cmd("SENTINEL").arg("CKQUORUM").arg(&sentinels.service);
+            let answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await.ok()?;
+            <[Answer; 2]>::try_from(answers).ok()
+        };
+        let silent = within(CONNECT_TIMEOUT, asking).await.flatten();
+        if let Some([known, reachable]) = silent {
+            state = redis::from_redis_value(known).unwrap_or_default();
+            quorum = Some(match reachable.extract_error() {
+                Ok(answer) => Ok(redis::from_redis_value(answer).unwrap_or_default()),
+                Err(error) if error.code() == Some("NOQUORUM") => Ok(fault::message(&error)),
+                Err(error) => {
+                    let right = "sentinel|ckquorum";
+                    Err(Unseen::refused("SENTINEL CKQUORUM", right, &error))
+                }
+            });
+        }
+    }
+    Report { location, state, quorum }
+}
+
+impl Report {
+    fn number(&self, name: &str) -> Option<u64> {
+        self.state.get(name)?.parse().ok()
+    }
+}
+
+fn sentinels_found(reports: &[Report]) -> Finding {
+    let (named, there) = (reports.len(), reports.iter().filter(|it| it.location.is_ok()).count());
+    let others = reports.iter().filter_map(|it| it.number("num-other-sentinels")).max();
+    let known = others.map_or(0, |others| others.saturating_add(1));
+    let text = format!("{there} of the {named} sentinels in the URL answer");
+    let start = "start the others, or correct the URL";
+    match there {
+        0 => Finding::failure("sentinels", text).remedy(start),
+        _ if there <= named / 2 => {
+            let text = format!("{text}: fewer than most, so a failover may pass unnoticed");
+            Finding::warning("sentinels", text).remedy(start)
+        }
+        _ if there < named => Finding::warning("sentinels", text).remedy(start),
+        _ if named as u64 > known && known > 0 => {
+            let text = format!("{text}, and they know only {known} of them");
+            Finding::warning("sentinels", text).remedy("have all watch over the same primary")
+        }
+        _ if known > named as u64 => {
+            let text = format!("{text}, and they know {known}");
+            Finding::warning("sentinels", text).remedy("name all of them in the URL")
+        }
+        _ => Finding::ok("sentinels", text),
+    }
+}
+
+fn agreement(reports: &[Report]) -> Finding {
+    let named: Vec<_> = reports.iter().filter_map(|it| it.location.as_ref().ok()).collect();
+    let Some(best) = newest(&named) else {
+        return Finding::failure("primary", "no sentinel names a primary")
+            .remedy("check the name in the URL, and SENTINEL MASTERS");
+    };
+    let agreeing = named.iter().filter(|it| it.address == best.address).count();
+    let text = format!("{agreeing} of {} sentinels name {}", named.len(), best.address);
+    match agreeing == named.len() {
+        true => Finding::ok("primary", text),
+        false => Finding::warning("primary", format!("{text}, and the others another server"))
+            .remedy("wait until the failover is over, or SENTINEL RESET the others"),
+    }
+}
+
+/// Returns the finding of the sentinels with the worst view of the quorum.
+fn quorum(reports: &[Report]) -> Option<Finding> {
+    let views: Vec<_> = reports.iter().filter_map(|it| it.quorum.as_ref()).collect();
+    let lost = views.iter().find_map(|view| view.as_ref().ok().filter(|it| !it.starts_with("OK")));
+    if let Some(lost) = lost {
+        let text = format!("no failover is possible now: {lost}");
+        return Some(Finding::warning("quorum", text).remedy("start more sentinels"));
+    }
+    if let Some(unseen) = views.iter().find_map(|view| view.as_ref().err()) {
+        return Some(unseen.clone().finding("quorum"));
+    }
+    let size = reports.iter().find_map(|it| it.number("quorum"));
+    let text = match size {
+        Some(size) => format!("a failover is possible; {size} sentinels have to agree on one"),
+        None => "a failover is possible".to_owned(),
+    };
+    (!views.is_empty()).then(|| Finding::ok("quorum", text))
+}
+
+/// Returns the finding about the time until a failover, and the servers for it.
+fn failover(reports: &[Report]) -> Option<Finding> {
+    let down_after = reports.iter().filter_map(|it| it.number("down-after-milliseconds")).max()?;
+    let down_after = Duration::from_millis(down_after);
+    let replicas = reports.iter().filter_map(|it| it.number("num-slaves")).max().unwrap_or(0);
+    let text = format!(
+        "replicas known: {replicas}; a primary counts as down after {down_after:?}, and one that \
+         restarts sooner stays the primary, with the locks that its disk has"
+    );
+    Some(match (replicas, down_after > LATE) {
+        (0, _) => Finding::warning("failover", format!("{text}; none can take over"))
+            .remedy("add a replica"),
+        (_, true) => Finding::warning("failover", format!("{text}; leases of 30 s end before"))
+            .remedy("lower down-after-milliseconds to a few seconds"),
+        (_, false) => Finding::ok("failover", text),
+    })
+}
+
+/// Returns the finding as a warning: the other sentinels do.
+fn as_warning(finding: Finding) -> Finding {
+    let warning = Finding::warning(finding.check, finding.text);
+    match finding.remedy {
+        Some(remedy) => warning.remedy(remedy),
+        None => warning,
+    }
+}
