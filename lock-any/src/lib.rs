@@ -79,8 +79,8 @@
 //! authorities of the system:
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 //!
-//! In the repository: `docs/backends.md`, `docs/coming-from.md`, and `docs/protocol/` for the
-//! layouts that clients in other languages share.
+//! `redis::Redis::from_client` (feature `redis-1`) takes the settings of your Redis client. In the
+//! repository: `docs/{backends,coming-from,recipes}.md`; `docs/protocol/` for other languages.
 
 mod backends;
 #[cfg(feature = "__fuzzing")]
