@@ -79,9 +79,9 @@
 //! authorities of the system:
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 //!
-//! [`diagnose`] checks the guarantees of the servers of a URL. In the repository:
-//! `docs/backends.md`, `docs/doctor.md`, `docs/coming-from.md`, and `docs/protocol/` for the
-//! layouts that clients in other languages share.
+//! [`diagnose`] checks the guarantees of the servers of a URL. `redis::Redis::from_client` (feature
+//! `redis-1`) takes the settings of your Redis client. In the repository:
+//! `docs/{backends,doctor,coming-from,recipes}.md`; `docs/protocol/` for other languages.
 
 mod backends;
 mod diagnose;

@@ -29,6 +29,9 @@ pub struct Memcached {
 impl Memcached {
     /// Connects to all servers of a URL as in [`Config::new`], or of a [`Config`].
     ///
+    /// The connections are the locks' own and cannot be those of the program. Leases rest on them:
+    /// no answer may be late for one request and count for another.
+    ///
     /// Servers that are down do not keep the others from being used. They are warned about by
     /// `tracing`, their locks fail as unavailable, and they are connected to when they are needed
     /// and back.

@@ -43,6 +43,9 @@ pub(crate) struct Inner {
 impl Redis {
     /// Connects to a server: to a URL as in [`Config::new`], or with a [`Config`].
     ///
+    /// The connection is the locks' own. The settings of a client of the crate `redis` are taken
+    /// over by `Redis::from_client`, with the Cargo feature `redis-1`.
+    ///
     /// Tries out whether this user has the rights that locks need, and warns by `tracing` if the
     /// server is set to evict keys.
     ///

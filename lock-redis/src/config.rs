@@ -6,6 +6,7 @@ use crate::connection::address::{Address, Endpoint, Login, Sentinels};
 use crate::connection::tls::Certificates;
 #[cfg(feature = "tls")]
 use crate::connection::tls::Pem;
+use crate::connector::{Connector, ConnectorHandle};
 use crate::keys::Keys;
 use crate::keys::Names;
 use crate::limits::MAX_TTL;
@@ -16,6 +17,7 @@ use lock_core::Order;
 use lock_core::url::Authority;
 use lock_core::url::Host;
 use lock_core::url::Url;
+use redis::io::tcp::TcpSettings;
 use std::fmt;
 use std::time::Duration;
 
@@ -55,8 +57,10 @@ pub struct Config {
     pub(crate) replicas: Option<MinReplicas>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
-    #[cfg(feature = "__simulation")]
-    pub(crate) network: Option<crate::simulation::NetworkHandle>,
+    /// The way to open streams, unless the Redis library opens them.
+    pub(crate) connector: Option<ConnectorHandle>,
+    /// Settings of the program's client; this crate fills in the rest.
+    pub(crate) tcp: TcpSettings,
 }
 
 impl Config {
@@ -282,6 +286,15 @@ impl Config {
         self
     }
 
+    /// Has `connector` open the streams to all servers: through a tunnel, over another kind of
+    /// socket, or to a server of a test. It gets the addresses of this configuration, and those
+    /// that Sentinels and clusters name. See [`Connector`] for its duties.
+    #[must_use]
+    pub fn connector(mut self, connector: impl Connector) -> Self {
+        self.connector = Some(ConnectorHandle::new(connector));
+        self
+    }
+
     /// Returns the shortest lease. Core abandons a renewal after half of the renewal interval, a
     /// sixth of the lease, and the wait for replicas has to fit into that.
     pub(crate) fn min_ttl(&self) -> Duration {
@@ -298,7 +311,7 @@ impl Config {
         Ok(self)
     }
 
-    fn at(endpoint: Endpoint) -> Result<Self, Error> {
+    pub(crate) fn at(endpoint: Endpoint) -> Result<Self, Error> {
         Ok(Self {
             endpoint,
             members: Vec::new(),
@@ -310,8 +323,8 @@ impl Config {
             replicas: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
-            #[cfg(feature = "__simulation")]
-            network: None,
+            connector: None,
+            tcp: TcpSettings::default(),
         })
     }
 
@@ -380,6 +393,7 @@ impl fmt::Debug for Config {
         shown.field("replicas", &self.replicas);
         #[cfg(feature = "tls")]
         shown.field("certificates", &self.certificates);
+        shown.field("connector", &self.connector);
         shown.finish_non_exhaustive()
     }
 }
@@ -405,16 +419,6 @@ fn invalid(why: &'static str) -> Error {
 pub(crate) struct MinReplicas {
     pub(crate) count: u32,
     pub(crate) timeout: Duration,
-}
-
-#[cfg(feature = "__simulation")]
-impl Config {
-    /// Reaches the server through `network`, wherever the URL says that it is.
-    #[must_use]
-    pub fn through(mut self, network: impl crate::simulation::Network) -> Self {
-        self.network = Some(crate::simulation::NetworkHandle(std::sync::Arc::new(network)));
-        self
-    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,9 @@
 //! [`Config::new`] has the rest. The server is Redis 6 or newer; 5 with `order=any` or without an
 //! `order`.
 //!
+//! `Redis::from_client` (feature `redis-1`) takes the settings of your client of the crate `redis`.
+//! [`Config::connector`] opens streams through a tunnel. The locks' connection is their own.
+//!
 //! # Errors and rights
 //!
 //! A server that is down, a replica and a slot that is moved are [`ErrorKind::Unavailable`]. A
@@ -83,6 +86,7 @@ mod backend;
 mod clock;
 mod config;
 mod connection;
+mod connector;
 mod diagnose;
 mod fault;
 mod forget;
@@ -93,11 +97,10 @@ mod keys;
 mod limits;
 mod owners;
 mod queue;
+#[cfg(feature = "redis-1")]
+mod redis_client;
 mod scripts;
 mod signal_waiters;
-#[cfg(feature = "__simulation")]
-#[doc(hidden)]
-pub mod simulation;
 mod slots;
 mod topology;
 mod value;
@@ -106,6 +109,7 @@ mod warned;
 
 pub use backend::Redis;
 pub use config::Config;
+pub use connector::{Connector, ServerAddress};
 pub use diagnose::diagnose;
 pub use forget::forget;
 pub use keys::Names;

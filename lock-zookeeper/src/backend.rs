@@ -40,6 +40,9 @@ struct Inner {
 impl ZooKeeper {
     /// Opens a session with an ensemble, at a URL as in [`Config::new`] or with a [`Config`].
     ///
+    /// The session is the locks' own and cannot be one that the program has: leases rest on it, so
+    /// it must end with the locks alone, and at times that this backend measures.
+    ///
     /// When the last clone is dropped, the session is closed. Its locks and queue entries end at
     /// once.
     ///

@@ -1,22 +1,51 @@
-//! Clients of the Redis library, made from the configuration.
+//! Connections of the Redis library, opened as the configuration says.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::Error;
+#[cfg(feature = "tls")]
+use redis::TlsCertificates;
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, RedisConnectionInfo, RedisError,
 };
+use tokio::task::AbortHandle;
 
 use crate::config::Config;
 use crate::connection::address::{Address, Login, SILENCE};
+use crate::connector::ConnectorHandle;
 use crate::fault;
 
 const KEEPALIVE_PROBES: u32 = 3;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+
+/// The settings for connections to one server.
+pub(crate) struct Opener {
+    /// One with signals, and one without for servers that have none.
+    clients: [Client; 2],
+    address: Address,
+    connector: Option<ConnectorHandle>,
+    #[cfg(feature = "tls")]
+    certificates: Option<TlsCertificates>,
+}
+
+/// An open connection.
+pub(crate) struct Opened {
+    pub(crate) redis: MultiplexedConnection,
+    pub(crate) driver: Driver,
+}
+
+/// Ends the task of a connection when the last clone is dropped. The library does that by itself
+/// for streams that it opens.
+pub(crate) type Driver = Option<Arc<DriverTask>>;
+
+pub(crate) struct DriverTask(AbortHandle);
+
 impl Config {
     /// Looks whether the files that it names are fit for use.
     pub(crate) async fn check_files(&self) -> Result<(), Error> {
@@ -25,14 +54,14 @@ impl Config {
         Ok(())
     }
 
-    /// Clients for a server: one with signals, and one without for servers that have none. The
-    /// files that are named are read anew: certificates are replaced while programs run.
-    pub(crate) async fn clients(
+    /// Returns the settings for connections to a server. The files that are named are read anew:
+    /// certificates are replaced while programs run.
+    pub(crate) async fn opener(
         &self,
         address: &Address,
         login: &Login,
         database: i64,
-    ) -> Result<[Client; 2], Error> {
+    ) -> Result<Opener, Error> {
         #[cfg(feature = "tls")]
         let certificates = self.certificates.read_for(address.is_encrypted()).await?;
         let open = |info: ConnectionInfo| {
@@ -44,10 +73,65 @@ impl Config {
         };
         let client = |protocol| {
             connection_info(address, login, database, protocol)
+                .map(|info| info.set_tcp_settings(with_ours(self.tcp.clone())))
                 .and_then(open)
                 .map_err(|error| fault::error(fault::no_connection(address, &error)))
         };
-        Ok([client(ProtocolVersion::RESP3)?, client(ProtocolVersion::RESP2)?])
+        Ok(Opener {
+            clients: [client(ProtocolVersion::RESP3)?, client(ProtocolVersion::RESP2)?],
+            address: address.clone(),
+            connector: self.connector.clone(),
+            #[cfg(feature = "tls")]
+            certificates,
+        })
+    }
+}
+
+impl Opener {
+    /// Opens a connection on which the server can send messages of its own accord.
+    pub(crate) async fn with_pushes(
+        &self,
+        settings: &AsyncConnectionConfig,
+    ) -> Result<Opened, RedisError> {
+        self.open(&self.clients[0], settings).await
+    }
+
+    /// Opens a connection to a server that may not know how to send such messages.
+    pub(crate) async fn without_pushes(
+        &self,
+        settings: &AsyncConnectionConfig,
+    ) -> Result<Opened, RedisError> {
+        self.open(&self.clients[1], settings).await
+    }
+
+    async fn open(
+        &self,
+        client: &Client,
+        settings: &AsyncConnectionConfig,
+    ) -> Result<Opened, RedisError> {
+        let Some(connector) = &self.connector else {
+            let redis = client.get_multiplexed_async_connection_with_config(settings).await?;
+            return Ok(Opened { redis, driver: None });
+        };
+        let stream = connector.open(&self.address).await?;
+        #[cfg(feature = "tls")]
+        let stream = match (&self.certificates, &self.address) {
+            (Some(certificates), Address::Tcp { host, .. }) => {
+                crate::connection::tls::encrypt(stream, &host.name, certificates).await?
+            }
+            _ => stream,
+        };
+        let info = client.get_connection_info().redis_settings();
+        let (redis, work) =
+            MultiplexedConnection::new_with_config(info, stream, settings.clone()).await?;
+        let driver = DriverTask(tokio::spawn(work).abort_handle());
+        Ok(Opened { redis, driver: Some(Arc::new(driver)) })
+    }
+}
+
+impl Drop for DriverTask {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -67,13 +151,6 @@ fn connection_info(
             tls_params: None,
         },
     };
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    #[cfg(any(target_os = "android", target_os = "linux"))]
-    let tcp = tcp.set_user_timeout(SILENCE);
     let mut redis = RedisConnectionInfo::default()
         .set_db(database)
         .set_protocol(protocol)
@@ -84,6 +161,52 @@ fn connection_info(
     if let Some(password) = &login.password {
         redis = redis.set_password(password);
     }
-    let info = address.into_connection_info()?;
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
+    Ok(address.into_connection_info()?.set_redis_settings(redis))
+}
+
+/// Returns the settings of the program's client, with ours where it leaves a choice. It cannot
+/// choose to delay small writes: its default is to delay them, and renewals cannot wait.
+fn with_ours(theirs: TcpSettings) -> TcpSettings {
+    let tcp = theirs.set_nodelay(true);
+    let tcp = match tcp.keepalive() {
+        Some(_) => tcp,
+        None => tcp.set_keepalive(
+            TcpKeepalive::new()
+                .with_time(KEEPALIVE_AFTER)
+                .with_interval(KEEPALIVE_EVERY)
+                .with_retries(KEEPALIVE_PROBES),
+        ),
+    };
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    if tcp.user_timeout().is_none() {
+        return tcp.set_user_timeout(SILENCE);
+    }
+    tcp
+}
+
+#[cfg(all(test, feature = "redis-1", target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    async fn tcp_settings_with(theirs: TcpSettings) -> TcpSettings {
+        let info = ("h", 1).into_connection_info().unwrap().set_tcp_settings(theirs);
+        let config = Config::from_connection_info(info).unwrap();
+        let (host, tls) = (lock_core::url::Host { name: "h".into(), port: 1 }, false);
+        let opener = config.opener(&Address::Tcp { host, tls }, &config.login, 0).await.unwrap();
+        opener.clients[0].get_connection_info().tcp_settings().clone()
+    }
+
+    #[tokio::test]
+    async fn tcp_settings_of_a_client_are_kept_and_completed() {
+        let ours = tcp_settings_with(TcpSettings::default()).await;
+        assert!(ours.nodelay() && ours.keepalive().is_some());
+        assert_eq!(ours.user_timeout(), Some(SILENCE));
+        let (keepalive, timeout) =
+            (TcpKeepalive::new().with_time(KEEPALIVE_AFTER * 7), SILENCE * 7);
+        let theirs = TcpSettings::default().set_keepalive(keepalive.clone());
+        let kept = tcp_settings_with(theirs.set_user_timeout(timeout)).await;
+        assert_eq!(format!("{:?}", kept.keepalive()), format!("{:?}", Some(&keepalive)));
+        assert_eq!(kept.user_timeout(), Some(timeout));
+        assert!(kept.nodelay(), "renewals do not wait");
+    }
 }

@@ -9,14 +9,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisError};
 
 use crate::clock::ServerTime;
+use crate::connection::clients::Driver;
 use crate::connection::health::{Health, PendingRequest};
 
 /// A connection. Cloning is cheap; clones share it.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) redis: MultiplexedConnection,
-    #[cfg(feature = "__simulation")]
-    pub(crate) _driver: Option<Arc<crate::simulation::Driver>>,
+    pub(crate) _driver: Driver,
     pub(crate) health: Arc<Health>,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,

@@ -1,17 +1,21 @@
 //! Certificates and keys: the trusted authorities, and the client's identity.
 
+use std::error::Error as StdError;
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lock_core::{Error, ErrorKind};
 use redis::{ClientTlsConfig, TlsCertificates};
-use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use crate::connector::BoxedStream;
 
 /// Above the bundle of a whole system, which has about 200 KiB.
 const MAX_FILE: u64 = 1 << 20;
@@ -55,6 +59,41 @@ impl Certificates {
             self.identity.as_ref().map(|(chain, key)| read_identity(chain, key)).transpose()?;
         Ok(TlsCertificates { client_tls, root_cert })
     }
+}
+
+/// Encrypts the stream of a connector, and checks the certificate of the server against `host`, as
+/// the Redis library does for streams that it opens.
+pub(crate) async fn encrypt(
+    stream: BoxedStream,
+    host: &str,
+    certificates: &TlsCertificates,
+) -> io::Result<BoxedStream> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let config = client_config(certificates).map_err(io::Error::other)?;
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+}
+
+fn client_config(read: &TlsCertificates) -> Result<ClientConfig, Box<dyn StdError + Send + Sync>> {
+    let mut trusted = RootCertStore::empty();
+    if let Some(text) = &read.root_cert {
+        for certificate in CertificateDer::pem_slice_iter(text) {
+            trusted.add(certificate?)?;
+        }
+    } else {
+        let mut found = rustls_native_certs::load_native_certs();
+        if let Some(error) = found.errors.pop() {
+            return Err(error.into());
+        }
+        for certificate in found.certs {
+            trusted.add(certificate)?;
+        }
+    }
+    let config = ClientConfig::builder().with_root_certificates(trusted);
+    let Some(ClientTlsConfig { client_cert, client_key }) = &read.client_tls else {
+        return Ok(config.with_no_client_auth());
+    };
+    let chain = CertificateDer::pem_slice_iter(client_cert).collect::<Result<_, _>>()?;
+    Ok(config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(client_key)?)?)
 }
 
 /// Returns the provider of the cryptography. Without a default the library panics, and with two

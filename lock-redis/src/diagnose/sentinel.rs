@@ -65,11 +65,11 @@ async fn ask(config: &Config, sentinels: &Sentinels, number: usize) -> Report {
     let (mut state, mut quorum) = (HashMap::new(), None);
     if location.is_ok() {
         let asking = async {
-            let mut redis = sentinels.connect(config, &address).await.ok()?;
+            let mut opened = sentinels.connect(config, &address).await.ok()?;
             let mut pipe = redis::pipe();
             pipe.cmd("SENTINEL").arg("MASTER").arg(&sentinels.service);
             pipe.cmd("SENTINEL").arg("CKQUORUM").arg(&sentinels.service);
-            let answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await.ok()?;
+            let answers = opened.redis.req_packed_commands(&pipe, 0, pipe.len()).await.ok()?;
             <[Answer; 2]>::try_from(answers).ok()
         };
         let silent = within(CONNECT_TIMEOUT, asking).await.flatten();

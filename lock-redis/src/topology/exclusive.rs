@@ -6,6 +6,7 @@ use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 use crate::clock::within;
+use crate::connection::clients::Opened;
 use crate::connection::handle::Connection;
 use crate::fault;
 use crate::limits::CONNECT_TIMEOUT;
@@ -22,25 +23,24 @@ impl Link {
     ) -> Result<ExclusiveConnection, Fault> {
         let connecting = async {
             let (config, address) = (&self.config, &shared.health.server.address);
-            let clients = config.clients(address, &config.login, config.database).await;
-            let [speaking, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
+            let opener = config.opener(address, &config.login, config.database).await;
+            let opener = opener.map_err(|error| Fault::not_applied(Unavailable, error))?;
             let gone = ConnectionEnd::default();
             let settings = AsyncConnectionConfig::new().set_response_timeout(None);
             let settings = settings.set_connection_timeout(None);
             let heeding = settings.clone().set_push_sender(gone.witness());
-            let redis = match speaking.get_multiplexed_async_connection_with_config(&heeding).await
-            {
+            let opened = match opener.with_pushes(&heeding).await {
                 Err(error) if is_too_old(&error) => {
                     // No push reports its end: the first request on it fails instead.
                     let gone = ConnectionEnd::default();
-                    let redis = without.get_multiplexed_async_connection_with_config(&settings);
-                    redis.await.map(|redis| (redis, gone))
+                    opener.without_pushes(&settings).await.map(|opened| (opened, gone))
                 }
-                redis => redis.map(|redis| (redis, gone)),
+                opened => opened.map(|opened| (opened, gone)),
             };
-            let (redis, gone) = redis.map_err(|error| fault::no_connection(address, &error))?;
-            self.check_same_server(shared, &redis).await?;
-            Ok(ExclusiveConnection { redis, shared: shared.id(), gone })
+            let (opened, gone) = opened.map_err(|error| fault::no_connection(address, &error))?;
+            self.check_same_server(shared, &opened.redis).await?;
+            let Opened { redis, driver } = opened;
+            Ok(ExclusiveConnection { redis, _driver: driver, shared: shared.id(), gone })
         };
         let silent = || Err(fault::no_handshake(&self.config.endpoint));
         within(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(silent)

@@ -11,6 +11,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, RedisError, Value as Answer};
 
 use crate::connection::address::ServerLocation;
+use crate::connection::clients::Opened;
 use crate::connection::handle::Connection;
 use crate::connection::health::Health;
 use crate::fault;
@@ -29,8 +30,8 @@ impl Link {
     ) -> Result<Connection, Fault> {
         let (config, address) = (&self.config, &server.address);
         // Files that are just being replaced are no reason to give up.
-        let clients = config.clients(address, &config.login, config.database).await;
-        let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
+        let opener = config.opener(address, &config.login, config.database).await;
+        let opener = opener.map_err(|error| Fault::not_applied(Unavailable, error))?;
         let health = Arc::new(Health::of(server, self.client.next_number()));
         let (client, link) = (Arc::clone(&self.client), Arc::downgrade(self));
         let pushes = Pushes { client, health: Arc::clone(&health), link };
@@ -41,28 +42,16 @@ impl Link {
         let settings = settings.set_pipeline_buffer_size(AT_ONCE);
         let speaking = settings.clone().set_push_sender(pushes);
         let failed = |error: RedisError| fault::no_connection(address, &error);
-        let connection = |redis, health| Connection {
+        let connection = |Opened { redis, driver }, health| Connection {
             redis,
-            #[cfg(feature = "__simulation")]
-            _driver: None,
+            _driver: driver,
             health,
             has_signals: false,
             has_channel: false,
         };
-        #[cfg(feature = "__simulation")]
-        let mut _driver = None;
-        let opening = async {
-            #[cfg(feature = "__simulation")]
-            if let Some(network) = &config.network {
-                let (redis, driver) = network.open(&with_signals, &speaking).await?;
-                _driver = Some(driver);
-                return Ok(redis);
-            }
-            with_signals.get_multiplexed_async_connection_with_config(&speaking).await
-        };
-        match opening.await {
-            Ok(mut redis) => {
-                let mut other = redis.clone();
+        match opener.with_pushes(&speaking).await {
+            Ok(opened) => {
+                let [mut redis, mut other] = [opened.redis.clone(), opened.redis.clone()];
                 // Before any claim queues through this connection.
                 let subscribing =
                     async { self.subscribe_channels(&mut other, &health).await.map_err(failed) };
@@ -73,13 +62,7 @@ impl Link {
                 let asking = async { self.enable_tracking(&mut redis).await.map_err(failed) };
                 let ((), has_channel, has_signals, ()) =
                     tokio::try_join!(checking, subscribing, asking, finding)?;
-                Ok(Connection {
-                    #[cfg(feature = "__simulation")]
-                    _driver,
-                    has_signals,
-                    has_channel,
-                    ..connection(redis, health)
-                })
+                Ok(Connection { has_signals, has_channel, ..connection(opened, health) })
             }
             Err(error) if is_too_old(&error) && self.client.order.get() == Some(&Order::Fifo) => {
                 let why = "the server at this address used to send messages of its own accord, and \
@@ -89,10 +72,9 @@ impl Link {
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
                 let health = Arc::new(Health::of(server, self.client.next_number()));
-                let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
-                let redis = redis.map_err(failed)?;
-                self.require_primary(redis.clone(), server).await?;
-                Ok(connection(redis, health))
+                let opened = opener.without_pushes(&settings).await.map_err(failed)?;
+                self.require_primary(opened.redis.clone(), server).await?;
+                Ok(connection(opened, health))
             }
             Err(error) => Err(failed(error)),
         }

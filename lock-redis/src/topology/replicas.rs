@@ -15,6 +15,7 @@ use redis::{FromRedisValue, PushInfo, RedisError};
 use tokio::sync::Semaphore;
 
 use crate::config::MinReplicas;
+use crate::connection::clients::Driver;
 use crate::connection::handle::Connection;
 use crate::connection::prelude::ClusterPrelude;
 use crate::fault;
@@ -44,6 +45,7 @@ pub(crate) struct Replicated<T> {
 #[derive(Clone)]
 pub(crate) struct ExclusiveConnection {
     pub(crate) redis: MultiplexedConnection,
+    pub(crate) _driver: Driver,
     /// The shared connection to the same server.
     pub(crate) shared: u64,
     pub(crate) gone: ConnectionEnd,

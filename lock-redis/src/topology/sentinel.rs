@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::clock::within;
 use crate::config::Config;
 use crate::connection::address::{Address, Endpoint, Sentinels, ServerLocation};
+use crate::connection::clients::{Opened, Opener};
 use crate::fault::{self, unexpected_answer};
 use crate::topology::views::{SentinelViews, ViewObserver};
 
@@ -118,8 +119,8 @@ impl Sentinels {
     ) -> Result<ServerLocation, Fault> {
         let address = self.address_of(&self.hosts[number]);
         let asking = async {
-            let redis = self.connect(config, &address).await?;
-            self.ask_on(&redis, &address).await
+            let opened = self.connect(config, &address).await?;
+            self.ask_on(&opened.redis, &address).await
         };
         let silent = || Err(fault::no_handshake(&Endpoint::Fixed(address.clone())));
         within(ANSWER_TIMEOUT, asking).await.unwrap_or_else(silent)
@@ -130,10 +131,10 @@ impl Sentinels {
         &self,
         config: &Config,
         address: &Address,
-    ) -> Result<MultiplexedConnection, Fault> {
-        let [_, plain] = clients(self, config, address).await?;
-        let redis = plain.get_multiplexed_async_connection_with_config(&settings()).await;
-        redis.map_err(|error| fault::no_connection(address, &error))
+    ) -> Result<Opened, Fault> {
+        let opener = opener(self, config, address).await?;
+        let opened = opener.without_pushes(&settings()).await;
+        opened.map_err(|error| fault::no_connection(address, &error))
     }
 
     /// Asks two questions, because the old address answers the second one until a failover is
@@ -190,17 +191,17 @@ impl Sentinels {
         let address = self.address_of(&self.hosts[number]);
         let events = Arc::new(ListenerEvents::default());
         let connecting = async {
-            let [speaking, _] = clients(self, config, &address).await?;
+            let opener = opener(self, config, &address).await?;
             let pushes =
                 SentinelPushes { service: self.service.clone(), events: Arc::clone(&events) };
             let settings = settings().set_push_sender(pushes);
-            let connecting = speaking.get_multiplexed_async_connection_with_config(&settings);
             let failed = |error: RedisError| fault::no_connection(&address, &error);
-            let mut redis = connecting.await.map_err(failed)?;
-            redis.subscribe(&CHANNELS).await.map_err(|error| refusal(&address, &error))?;
-            Ok(redis)
+            let mut opened = opener.with_pushes(&settings).await.map_err(failed)?;
+            let subscribing = opened.redis.subscribe(&CHANNELS).await;
+            subscribing.map_err(|error| refusal(&address, &error))?;
+            Ok(opened)
         };
-        let redis = in_time(&address, connecting).await?;
+        let Opened { redis, driver: _driver } = in_time(&address, connecting).await?;
         loop {
             // An announcement before the subscription is covered by the question.
             let found = in_time(&address, self.ask_on(&redis, &address)).await?;
@@ -262,13 +263,13 @@ pub(crate) fn settings() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None)
 }
 
-pub(crate) async fn clients(
+async fn opener(
     sentinels: &Sentinels,
     config: &Config,
     address: &Address,
-) -> Result<[redis::Client; 2], Fault> {
-    let clients = config.clients(address, &sentinels.login, 0);
-    clients.await.map_err(|error| Fault::not_applied(Unavailable, error))
+) -> Result<Opener, Fault> {
+    let opener = config.opener(address, &sentinels.login, 0);
+    opener.await.map_err(|error| Fault::not_applied(Unavailable, error))
 }
 
 /// Returns the fault of a sentinel that does not answer the question.
@@ -438,8 +439,8 @@ mod tests {
             panic!("it names sentinels")
         };
         let address = sentinels.address_of(&sentinels.hosts[0]);
-        let [_, plain] = clients(&sentinels, &config, &address).await.unwrap();
-        let redis = plain.get_multiplexed_async_connection_with_config(&settings()).await.unwrap();
+        let opener = opener(&sentinels, &config, &address).await.unwrap();
+        let Opened { redis, .. } = opener.without_pushes(&settings()).await.unwrap();
         for (server, epoch) in [(1, 100), (0, 200)] {
             let answered = proxy.stats().to_client.received;
             // The second question: nothing else that is sent has that word.

@@ -5,6 +5,7 @@ mod certificates;
 mod clocks;
 mod cluster;
 mod cluster_faults;
+mod connector;
 mod crash;
 mod diagnose;
 mod exact_names;
@@ -19,6 +20,8 @@ mod locks;
 mod managed;
 mod newer;
 mod outages;
+#[cfg(feature = "redis-1")]
+mod own_client;
 mod persistence;
 mod queue;
 mod refusals;

@@ -34,7 +34,7 @@ fn simulate(seed: u64) -> Run {
 
 #[test]
 fn no_run_violates_a_guarantee() {
-    let test = "-p lock-redis --features __simulation --test simulation no_run";
+    let test = "-p lock-redis --test simulation no_run";
     let sum = Seeds::of_test(test, RUNS).run(simulate);
     println!("{sum}");
     sum.assert_legal();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep, sleep_until};
-use lock_redis::simulation::{Connecting, Network};
+use lock_redis::{Connector, ServerAddress};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// Returns the network between a process and the server.
-    pub(crate) fn network_of(&self, process: usize) -> impl Network {
+    pub(crate) fn network_of(&self, process: usize) -> impl Connector {
         NetworkOf { world: self.clone(), process }
     }
 
@@ -570,12 +570,11 @@ struct NetworkOf {
     process: usize,
 }
 
-impl Network for NetworkOf {
-    fn dial(&self) -> Connecting<'_> {
-        Box::pin(async {
-            let client = self.world.connect(self.process).await?;
-            Ok(Box::new(client) as Box<dyn lock_redis::simulation::Wire>)
-        })
+impl Connector for NetworkOf {
+    type Stream = Client;
+
+    async fn connect(&self, _: &ServerAddress) -> io::Result<Client> {
+        self.world.connect(self.process).await
     }
 }
 

@@ -150,7 +150,7 @@ impl OnStandIn {
 
     async fn connect(&self, process: usize) -> Arc<dyn Backend> {
         let config = Config::new("redis://stand-in").expect("a good URL");
-        let config = config.through(self.world.network_of(process));
+        let config = config.connector(self.world.network_of(process));
         Arc::new(Redis::connect(config).await.expect("nothing is broken yet"))
     }
 

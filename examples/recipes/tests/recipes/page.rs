@@ -169,9 +169,11 @@ fn the_code_on_the_page_is_that_of_the_programs() {
         include_str!("../../src/bin/service.rs"),
         include_str!("../../src/bin/batch.rs"),
         include_str!("../../src/bin/tool/tests.rs"),
+        include_str!("../../../../lock-redis/examples/own_redis_client.rs"),
+        include_str!("../../../../lock-redis/examples/redis_connector.rs"),
     ];
     let code = blocks("rust");
-    assert!(code.len() >= 5);
+    assert!(code.len() >= 7);
     for block in code {
         assert!(programs.iter().any(|program| program.contains(block)), "no program has\n{block}");
     }
