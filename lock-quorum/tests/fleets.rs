@@ -94,6 +94,10 @@ async fn late_releases_leave_other_holders_alone() {
     fleet.nodes.iter().for_each(|node| drop(node.command(&["DEL", "n"])));
     let lock = fleet.theirs.lock("n", TTL).await.expect("it is free");
     let before = fleet.values();
+    // Another member may have our vote: the attempt there was late, or a renewal regained it.
+    let is_theirs = |value: &&String| before.iter().filter(|other| other == value).count() > 1;
+    let theirs = before.iter().find(is_theirs).expect("two members have their lock");
+    let votes = |values: &[String]| values.iter().filter(|value| *value == theirs).count();
     assert_eq!(
         guard.verify().await.map(|_| ()).map_err(|e| e.kind()),
         Err(lock_core::ErrorKind::Lost)
@@ -101,6 +105,6 @@ async fn late_releases_leave_other_holders_alone() {
     assert_eq!(guard.lost().await, Loss::NotHeld);
     drop(guard);
     lock_core::clock::sleep(Duration::from_millis(300)).await;
-    assert_eq!(fleet.values(), before, "our late release has freed their lock");
+    assert_eq!(votes(&fleet.values()), votes(&before), "our late release has freed their lock");
     fleet.theirs.unlock(&lock).await;
 }
