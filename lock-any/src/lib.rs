@@ -79,8 +79,8 @@
 //! authorities of the system:
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 //!
-//! [`diagnose`] checks the guarantees of the servers of a URL. `redis::Redis::from_client` (feature
-//! `redis-1`) takes the settings of your Redis client. In the repository:
+//! [`diagnose()`] checks the guarantees of the servers of a URL. `redis::Redis::from_client`
+//! (feature `redis-1`) takes the settings of your Redis client. In the repository:
 //! `docs/{backends,doctor,coming-from,recipes}.md`; `docs/protocol/` for other languages.
 
 mod backends;

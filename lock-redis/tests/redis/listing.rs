@@ -120,7 +120,7 @@ async fn pages_cover_more_locks_than_one_step_of_a_scan() {
             break;
         }
     }
-    assert!(seen.iter().map(lock_core::LockName::as_str).eq((0..4321).map(|i| format!("n{i:05}"))));
+    assert!(seen.iter().map(LockName::as_str).eq((0..4321).map(|i| format!("n{i:05}"))));
 }
 
 #[tokio::test]
