@@ -19,7 +19,7 @@ pub(crate) async fn doctor(url: &str, args: &Doctor) -> Result<Exit, Failure> {
     let findings = lock_any::diagnose(url).await?;
     let shown: Result<String, Failure> = match args.json {
         true => findings.iter().map(|finding| json(&FindingReport::of(finding))).collect(),
-        false => Ok(findings.iter().map(text).collect()),
+        false => Ok(text(&findings)),
     };
     print(&shown?)?;
     Ok(exit_of(&findings))
@@ -65,12 +65,29 @@ impl<'a> FindingReport<'a> {
     }
 }
 
-/// Returns a finding as text for people: lines of limited width.
-fn text(finding: &Finding) -> String {
+/// Returns the findings as text for people, below the names of their servers, and how many there
+/// are.
+fn text(findings: &[Finding]) -> String {
+    let mut lines = String::new();
+    let mut last: Option<&str> = None;
+    for finding in findings {
+        let server = finding.server.as_deref();
+        if server != last {
+            lines += if lines.is_empty() { "" } else { "\n" };
+            lines += &format!("{}\n", server.map_or("all servers".into(), one_line));
+            last = server;
+        }
+        lines += &text_of(finding);
+    }
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let [failures, warnings, ok] = [Severity::Failure, Severity::Warning, Severity::Ok].map(count);
+    lines + &format!("\nfailures: {failures}, warnings: {warnings}, ok: {ok}\n")
+}
+
+/// Returns a finding in lines of limited width.
+fn text_of(finding: &Finding) -> String {
     // Parts of it come from the server, and may contain terminal escapes.
-    let server = finding.server.as_deref().map(|server| one_line(server) + ": ");
-    let (server, check) = (server.unwrap_or_default(), finding.check);
-    let found = format!("{server}{check}: {}", one_line(&finding.text));
+    let found = format!("{}: {}", finding.check, one_line(&finding.text));
     let mut lines = wrap(&format!("{:<7}  ", finding.severity.as_str()), &found);
     if let Some(remedy) = &finding.remedy {
         lines += &wrap(&format!("{INDENT}remedy: "), &one_line(remedy));
@@ -108,10 +125,9 @@ mod tests {
     fn a_finding_is_readable_in_80_columns() {
         let long = "maxmemory-policy is allkeys-lru: ".repeat(4);
         let finding = Finding::warning("eviction", format!("{long}\x1b[2J"))
-            .of_server("10.0.0.1:6379")
             .remedy("set maxmemory-policy to noeviction");
-        let text = text(&finding);
-        assert!(text.starts_with("warning  10.0.0.1:6379: eviction: maxmemory"), "{text}");
+        let text = text_of(&finding);
+        assert!(text.starts_with("warning  eviction: maxmemory"), "{text}");
         assert!(
             text.ends_with("\n         remedy: set maxmemory-policy to noeviction\n"),
             "{text}"
@@ -120,6 +136,17 @@ mod tests {
         assert!(text.lines().skip(1).all(|line| line.starts_with(INDENT)), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
         assert_eq!(text.matches("maxmemory-policy").count(), 5, "{text}");
+    }
+
+    #[test]
+    fn findings_stand_below_their_servers() {
+        let ok = || Finding::ok("a", "b");
+        let findings = [ok(), ok().of_server("x\x1b"), ok().of_server("x\x1b"), ok()];
+        let line = "ok       a: b\n";
+        let shown = format!(
+            "{line}\nx?\n{line}{line}\nall servers\n{line}\nfailures: 0, warnings: 0, ok: 4\n"
+        );
+        assert_eq!(text(&findings), shown);
     }
 
     #[test]
