@@ -86,11 +86,9 @@ fn judge(took: &[Duration], ttl: Duration) -> Finding {
     let (p50, p99) = (percentile(took, 50), percentile(took, 99));
     let safe = p99 * FACTOR * 3;
     let text = format!(
-        "{} times: p50 {}, p99 {}; safe for a ttl of {} or more, and the ttl is {}",
+        "{} times: p50 {p50:.1?}, p99 {p99:.1?}; safe for a ttl of {safe:.1?} or more, and the ttl \
+         is {}",
         took.len(),
-        millis(p50),
-        millis(p99),
-        millis(safe),
         humantime::format_duration(ttl)
     );
     match safe > ttl {
@@ -103,10 +101,6 @@ fn judge(took: &[Duration], ttl: Duration) -> Finding {
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or_default()
-}
-
-fn millis(span: Duration) -> String {
-    format!("{:.2} ms", span.as_secs_f64() * 1000.0)
 }
 
 fn whole_seconds(span: Duration) -> String {
