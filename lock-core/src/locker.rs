@@ -24,7 +24,7 @@ use crate::engine::wait_progress::WaitProgress;
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
 use crate::guard::{Detached, LockGuard, gone};
-use crate::metrics::{Class, Classes};
+use crate::metrics::{AcquisitionRecord, Class, Classes};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::policy::{HoldPolicy, RenewalPolicy};
@@ -720,10 +720,16 @@ impl Lock {
             otel.status_code = tracing::field::Empty,
         );
         let record = self.engine.metrics.acquisition(self.class);
+        let record_failure = |record: AcquisitionRecord<'_>, error: &Error| {
+            record.failed(error.kind(), progress.began());
+            span.record("lock.outcome", "failed");
+            span.record("error.type", error.kind().as_str());
+            span.record("otel.status_code", "ERROR");
+        };
         let mut acquiring = match self.start(claim, &waits, &progress) {
             Ok(acquiring) => acquiring,
             Err(error) => {
-                record.failed(error.kind(), progress.began());
+                record_failure(record, &error);
                 return Err(error);
             }
         };
@@ -768,12 +774,7 @@ impl Lock {
                 span.record("lock.outcome", "contended");
                 span.in_scope(|| tracing::debug!("contended"));
             }
-            Err(error) => {
-                record.failed(error.kind(), progress.began());
-                span.record("lock.outcome", "failed");
-                span.record("error.type", error.kind().as_str());
-                span.record("otel.status_code", "ERROR");
-            }
+            Err(error) => record_failure(record, error),
         }
         result.map_err(|error| self.explain(error))
     }

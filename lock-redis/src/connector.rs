@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinSet;
 
 use crate::connection::address::Address;
 
@@ -39,12 +38,14 @@ pub enum ServerAddress {
 ///   `lock-redis` adds TLS inside the stream, and checks the certificate against the host of the
 ///   address. TCP settings are the connector's: `lock-redis` sets none.
 /// * **Errors.** An error, or a panic, is a failed attempt to connect: unavailable, and certainly
-///   without effect on a lock. Its text is shown to users and must hold no secret. Waiters try
-///   again by themselves, so a connector need not repeat anything.
+///   without effect on a lock. Its text is the source of the [`Error`](lock_core::Error), which
+///   `{:#}` shows, and must hold no secret. Waiters try again by themselves, so a connector need
+///   not repeat anything.
 /// * **Time limit.** It is not the connector's task. A connection has 3 s in all, one to a sentinel
 ///   1 s, including the handshake.
-/// * **Cancel safety.** The future is dropped when that limit passes, or when nothing needs the
-///   connection any more. It runs in a task of the locks' own runtime, and must not block it.
+/// * **Cancel safety.** The future is dropped when that limit passes, or when the attempt has no
+///   caller any more; a reconnect goes on to its limit. It runs in a task of the locks' own
+///   runtime, and must not block it.
 /// * **Identity.** A server that answers on a new stream is checked as on any other connection.
 ///
 /// ```
@@ -116,19 +117,11 @@ impl ConnectorHandle {
         Self(Arc::new(connector))
     }
 
-    /// Opens a stream, in a task that ends with this future. So a panic of the connector stays in
-    /// that task.
-    pub(crate) async fn open(&self, address: &Address) -> io::Result<BoxedStream> {
-        let (connector, address) = (Arc::clone(&self.0), ServerAddress::from(address));
-        let mut opening = JoinSet::new();
-        opening.spawn(async move { connector.open(&address).await });
-        match opening.join_next().await {
-            Some(Ok(opened)) => opened.map_err(|error| {
-                io::Error::new(error.kind(), format!("the connector failed: {error}"))
-            }),
-            Some(Err(error)) if error.is_panic() => Err(io::Error::other("the connector panicked")),
-            _ => Err(io::Error::other("the runtime of the connector has ended")),
-        }
+    pub(crate) async fn open(&self, address: &ServerAddress) -> io::Result<BoxedStream> {
+        let failed = |error: io::Error| {
+            io::Error::new(error.kind(), format!("the connector failed: {error}"))
+        };
+        self.0.open(address).await.map_err(failed)
     }
 }
 

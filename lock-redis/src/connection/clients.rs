@@ -1,5 +1,6 @@
 //! Connections of the Redis library, opened as the configuration says.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError,
 };
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::config::Config;
 use crate::connection::address::{Address, Login, SILENCE};
-use crate::connector::ConnectorHandle;
+use crate::connector::{ConnectorHandle, ServerAddress};
 use crate::fault;
 
 const KEEPALIVE_PROBES: u32 = 3;
@@ -113,19 +114,34 @@ impl Opener {
             let redis = client.get_multiplexed_async_connection_with_config(settings).await?;
             return Ok(Opened { redis, driver: None });
         };
-        let stream = connector.open(&self.address).await?;
+        let (connector, address) = (connector.clone(), self.address.clone());
+        let info = client.get_connection_info().redis_settings().clone();
+        let settings = settings.clone();
         #[cfg(feature = "tls")]
-        let stream = match (&self.certificates, &self.address) {
-            (Some(certificates), Address::Tcp { host, .. }) => {
-                crate::connection::tls::encrypt(stream, &host.name, certificates).await?
+        let certificates = self.certificates.clone();
+        // A task of its own, which ends with this future: a panic of the program's code stays there.
+        let mut opening = JoinSet::new();
+        opening.spawn(async move {
+            let stream = connector.open(&ServerAddress::from(&address)).await?;
+            #[cfg(feature = "tls")]
+            let stream = match (&certificates, &address) {
+                (Some(certificates), Address::Tcp { host, .. }) => {
+                    crate::connection::tls::encrypt(stream, &host.name, certificates).await?
+                }
+                _ => stream,
+            };
+            let (redis, work) =
+                MultiplexedConnection::new_with_config(&info, stream, settings).await?;
+            let driver = DriverTask(tokio::spawn(work).abort_handle());
+            Ok(Opened { redis, driver: Some(Arc::new(driver)) })
+        });
+        match opening.join_next().await {
+            Some(Ok(opened)) => opened,
+            Some(Err(error)) if error.is_panic() => {
+                Err(io::Error::other("the connector panicked, or its stream").into())
             }
-            _ => stream,
-        };
-        let info = client.get_connection_info().redis_settings();
-        let (redis, work) =
-            MultiplexedConnection::new_with_config(info, stream, settings.clone()).await?;
-        let driver = DriverTask(tokio::spawn(work).abort_handle());
-        Ok(Opened { redis, driver: Some(Arc::new(driver)) })
+            _ => Err(io::Error::other("the runtime of the connector has ended").into()),
+        }
     }
 }
 

@@ -29,6 +29,8 @@ mod example;
 enum Trouble {
     Refuses,
     Panics,
+    /// The stream that it opens does, when it is read.
+    OpensAPanic,
     Hangs,
 }
 
@@ -91,7 +93,7 @@ impl Connector for Routes {
             (state.hosts.get(host).copied().or(named), state.trouble)
         });
         match trouble {
-            None => {
+            None | Some(Trouble::OpensAPanic) => {
                 let stream = TcpStream::connect(server.expect("a known host")).await?;
                 Ok(Counted::new(stream, self))
             }
@@ -127,6 +129,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let trouble = self.1.with(|state| state.trouble);
+        assert_ne!(trouble, Some(Trouble::OpensAPanic), "a stream of a test panics");
         Pin::new(&mut self.0).poll_read(cx, buffer)
     }
 }
@@ -217,9 +221,11 @@ async fn a_stream_that_takes_nothing_is_replaced_and_dropped() {
 async fn errors_and_panics_of_a_connector_are_outages() {
     let server = Server::start();
     let routes = Routes::to("redis.invalid", server.addr());
-    for (trouble, said) in
-        [(Trouble::Refuses, "no tunnel today"), (Trouble::Panics, "the connector panicked")]
-    {
+    for (trouble, said) in [
+        (Trouble::Refuses, "no tunnel today"),
+        (Trouble::Panics, "the connector panicked"),
+        (Trouble::OpensAPanic, "or its stream"),
+    ] {
         routes.set(Some(trouble));
         let error = connect(URL, &routes).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
