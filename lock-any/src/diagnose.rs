@@ -34,14 +34,25 @@ use crate::{round_trip, with_causes};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the checks. A lock that they hold is released in the background.
+/// Dropping the future ends the checks. A lock that they hold is released in the background, and may
+/// leave its fencing token for ten minutes.
 pub async fn diagnose(url: &str) -> Result<Vec<Finding>, Error> {
+    diagnose_while(url, || true).await
+}
+
+/// Checks as [`diagnose`] for as long as `is_wanted` returns true. It is asked before each lock that
+/// is acquired, and nothing was written before the first time. For lockctl; not a public API.
+#[doc(hidden)]
+pub async fn diagnose_while(
+    url: &str,
+    is_wanted: impl Fn() -> bool,
+) -> Result<Vec<Finding>, Error> {
     let (url, common) = crate::parse(url)?;
     let max_ttl = common.max_ttl();
     let servers = servers_of(&url, max_ttl).map_err(|error| with_causes(&error))?;
     let mut findings = check(&url, max_ttl, &servers).await;
     if findings.iter().all(|finding| finding.severity < Severity::Failure) {
-        findings.extend(round_trip::check(url, common, &servers).await);
+        findings.extend(round_trip::check(url, common, &servers, &is_wanted).await);
     }
     Ok(findings)
 }

@@ -101,7 +101,7 @@ struct ComingFrom;
 
 use std::time::Duration;
 
-pub use diagnose::diagnose;
+pub use diagnose::{diagnose, diagnose_while};
 pub use lock_core::*;
 #[cfg(feature = "file")]
 pub use lock_file as file;

@@ -27,6 +27,7 @@ pub(crate) async fn check(
     url: Url,
     common: CommonOptions,
     servers: &[Arc<Servers>],
+    is_wanted: &impl Fn() -> bool,
 ) -> Vec<Finding> {
     let ttl = common.ttl();
     let failure = |error: Error| Finding::failure(CHECK, format!("{error:#}"));
@@ -38,7 +39,7 @@ pub(crate) async fn check(
         Ok(builder) => common.apply(builder).build(),
         Err(error) => return vec![failure(error)],
     };
-    let measured = measure(&locks, &name).await;
+    let measured = measure(&locks, &name, is_wanted).await;
     let mut findings = vec![match measured {
         Ok(took) => judge(&took, ttl_of(&locks, ttl)),
         Err(error) => failure(error),
@@ -59,10 +60,14 @@ pub(crate) async fn check(
 }
 
 /// Returns how long each acquisition took together with its release, sorted.
-async fn measure(locks: &Locker, name: &LockName) -> Result<Vec<Duration>, Error> {
+async fn measure(
+    locks: &Locker,
+    name: &LockName,
+    is_wanted: &impl Fn() -> bool,
+) -> Result<Vec<Duration>, Error> {
     let lock = locks.lock(name)?;
     let (began, mut took) = (Moment::now(), Vec::with_capacity(ROUNDS));
-    while took.len() < ROUNDS && !(began + LIMIT).has_passed() {
+    while took.len() < ROUNDS && !(began + LIMIT).has_passed() && is_wanted() {
         let started = Moment::now();
         let Some(guard) = lock.try_acquire().await? else {
             let message = "a lock with a random name is held by another client";

@@ -1,5 +1,8 @@
 //! `lockctl doctor`: the guarantees of the servers of a backend, and their limits.
 
+use std::cell::Cell;
+use std::pin::pin;
+
 use lock_any::Label;
 use lock_any::diagnosis::{Finding, Severity};
 use serde::Serialize;
@@ -8,6 +11,7 @@ use crate::cli::Doctor;
 use crate::connect;
 use crate::exit::{Exit, Failure, one_line};
 use crate::output::{json, print};
+use crate::signals::{ENDING, Signals};
 
 /// The width of the text, which fits a terminal.
 const WIDTH: usize = 80;
@@ -16,13 +20,40 @@ const INDENT: &str = "         ";
 
 pub(crate) async fn doctor(url: &str, args: &Doctor) -> Result<Exit, Failure> {
     refuse_memory(url).await?;
-    let findings = lock_any::diagnose(url).await?;
+    let findings = diagnose(url).await?;
     let shown: Result<String, Failure> = match args.json {
         true => findings.iter().map(|finding| json(&FindingReport::of(finding))).collect(),
         false => Ok(text(&findings)),
     };
     print(&shown?)?;
     Ok(exit_of(&findings))
+}
+
+/// Checks the servers. After a signal, the locks that are measured are removed before lockctl ends; a
+/// second signal ends it at once.
+async fn diagnose(url: &str) -> Result<Vec<Finding>, Failure> {
+    let mut signals = Signals::catch(ENDING)?;
+    let (has_written, signalled) = (Cell::new(false), Cell::new(None));
+    let is_wanted = || {
+        has_written.set(true);
+        signalled.get().is_none()
+    };
+    let mut diagnosing = pin!(lock_any::diagnose_while(url, is_wanted));
+    loop {
+        tokio::select! {
+            findings = &mut diagnosing => {
+                return match signalled.get() {
+                    Some(signal) => Err(Failure::signalled(signal)),
+                    None => Ok(findings?),
+                };
+            }
+            signal = signals.next() => {
+                if !has_written.get() || signalled.replace(Some(signal)).is_some() {
+                    return Err(Failure::signalled(signal));
+                }
+            }
+        }
+    }
 }
 
 /// Refuses locks that only this process would share, as other verbs do.

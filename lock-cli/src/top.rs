@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use lock_any::backend::{Holder, Listed};
-use lock_any::clock::{Moment, sleep_until};
+use lock_any::clock::{Moment, sleep, sleep_until};
 use lock_any::{Error, Locker};
 use nix::sys::signal::Signal;
 
@@ -21,6 +21,9 @@ use crate::signals::{ENDING, Signals};
 /// A list that takes long is repeated after so many times its duration: on some servers it costs
 /// others time.
 const PAUSE_FACTOR: u32 = 10;
+
+/// A list that takes longer is reported: the table may be wrong by now.
+const LATE: Duration = Duration::from_secs(5);
 
 const TITLES: [&str; 5] = ["LOCK", "HELD FOR", "LEASE LEFT", "WAITERS", "HOLDER"];
 
@@ -38,7 +41,8 @@ pub(crate) async fn top(url: &str, args: &Top) -> Result<Exit, Failure> {
     let others = [Signal::SIGWINCH, Signal::SIGCONT, Signal::SIGTSTP];
     let mut signals = Signals::catch(ENDING)?;
     signals.catch_more(&others)?;
-    let mut live = Live { locks: &locks, args, scope, screen, signals, page: Ok(Vec::new()) };
+    let page = Ok(Vec::new());
+    let mut live = Live { locks: &locks, args, scope, screen, signals, page, asked: None };
     live.run().await
 }
 
@@ -64,6 +68,8 @@ struct Live<'a> {
     signals: Signals,
     /// The last answer. With an error, the table before it is gone: it may be wrong by now.
     page: Result<Vec<Listed>, Error>,
+    /// Since when a list is awaited.
+    asked: Option<Moment>,
 }
 
 impl Live<'_> {
@@ -74,7 +80,9 @@ impl Live<'_> {
             let began = Moment::now();
             // More than there is room for, to know whether there are more.
             let list = locks.list(&args.prefix, None, screen::size().0);
+            self.asked = Some(began);
             let Some(page) = self.unless_quit(list).await? else { return Ok(Exit::SUCCESS) };
+            self.asked = None;
             // A refusal at the start is final. Later, an outage is shown until it ends.
             self.page = if is_first { Ok(page?) } else { page };
             is_first = false;
@@ -103,8 +111,18 @@ impl Live<'_> {
                     }
                 }
                 signal = self.signals.next() => self.handle(signal)?,
+                () = sleep(Duration::from_secs(1)) => {
+                    if self.silence().is_some() {
+                        self.draw()?;
+                    }
+                }
             }
         }
+    }
+
+    /// Returns how long an answer is late, if that is long enough to say.
+    fn silence(&self) -> Option<Duration> {
+        self.asked.map(|asked| Moment::now().saturating_since(asked)).filter(|late| *late >= LATE)
     }
 
     fn handle(&self, signal: Signal) -> Result<(), Failure> {
@@ -136,6 +154,10 @@ impl Live<'_> {
             }
         };
         if let Some(first) = lines.first_mut() {
+            if let Some(silence) = self.silence() {
+                let silence = rounded(Duration::from_secs(silence.as_secs()));
+                first.insert_str(0, &format!("no answer for {silence}; before: "));
+            }
             first.push_str("; q quits");
         }
         lines.truncate(height);

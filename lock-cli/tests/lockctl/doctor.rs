@@ -1,12 +1,14 @@
 //! `lockctl doctor`, on directories and servers that are set up well, and on others.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Scratch, outcome};
+use crate::support::{Running, Scratch, outcome, until};
 
 /// Returns the exit status of `lockctl doctor --json`, and the findings.
 pub(crate) fn findings(scratch: &Scratch, url: &str) -> (i32, Vec<Value>) {
@@ -192,6 +194,27 @@ fn no_key_is_left_on_a_redis() {
     assert_eq!(severity(&found, "acquire and release"), "ok", "{found:?}");
     assert!(of_check(&found, "residue").is_empty(), "{found:?}");
     assert_eq!(server.command(&["KEYS", "*"]).text().trim(), "kept");
+}
+
+/// Far from the server, most of the time is spent with a lock.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_signal_leaves_no_key_on_a_redis() {
+    use lock_conformance::proxy::{Fault, Proxy};
+    use nix::sys::signal::Signal;
+    use test_servers::{Redis, RedisOptions};
+
+    let (scratch, server) = (Scratch::new(), Redis::start(RedisOptions::new()));
+    let proxy = Proxy::start(server.addr()).unwrap();
+    proxy.set(Fault::delay(Duration::from_millis(15)));
+    let url = format!("redis://{}", proxy.addr());
+    let doctor = Running::start(&mut scratch.lockctl(&["doctor", &url]));
+    let keys = || server.command(&["KEYS", "lockctl-doctor*"]).text().trim().to_owned();
+    until("a lock is measured", || !keys().is_empty());
+    doctor.signal(Signal::SIGTERM);
+    let (status, _) = doctor.end();
+    assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
+    assert_eq!(keys(), "");
 }
 
 #[cfg(all(feature = "quorum", feature = "redis"))]

@@ -179,3 +179,16 @@ fn a_table_outlives_an_outage() {
     shell.press("q");
     assert_eq!(has_restored(&scratch, shell), 0);
 }
+
+/// The server may come back any time, so the table stays.
+#[cfg(feature = "redis")]
+#[test]
+fn a_table_that_is_old_says_so() {
+    let scratch = Scratch::new();
+    let backend = TestBackend::redis();
+    let mut shell = start_table(&scratch, &backend);
+    backend.server.as_ref().unwrap().stop();
+    shell.await_text("no answer for ");
+    shell.press("q");
+    assert_eq!(has_restored(&scratch, shell), 0);
+}
