@@ -554,9 +554,39 @@ async fn sentinels_are_checked_and_then_the_primary() {
     is(&findings, "sentinels", Severity::Warning, &["1 of the 3", "unnoticed"]);
     is(&findings, "quorum", Severity::Warning, &["no failover is possible"]);
 
+    let findings = diagnose(&url.replacen(group.service(), "other", 1)).await;
+    let words = ["know no primary of that name", "correct the name"];
+    is(&findings, "sentinels", Severity::Failure, &words);
+    assert!(!of(&findings, "sentinels").text.contains("0 of the"), "{findings:#?}");
+
     group.sentinel(0).kill();
     let findings = diagnose(&url).await;
     is(&findings, "sentinels", Severity::Failure, &["0 of the 3"]);
     is(&findings, "primary", Severity::Failure, &["no sentinel"]);
     assert!(findings.iter().any(|it| it.severity == Severity::Failure && it.check == "connection"));
+}
+
+#[tokio::test]
+async fn replicas_that_cannot_take_over_are_found() {
+    // Only Sentinels read it, and of replicas only.
+    let options = durable().setting("replica-priority", "0");
+    let group = tokio::task::spawn_blocking(|| SentinelGroup::start(options)).await.unwrap();
+    let says = |number: usize| {
+        let replicas = ["SENTINEL", "REPLICAS", group.service()];
+        group.sentinel(number).command(&replicas).text()
+    };
+    let is_known = || (0..3).all(|number| says(number).contains("slave-priority\n0\n"));
+    tokio::time::timeout(SOON, eventually(is_known)).await.unwrap();
+    let url = format!("{}?min_replicas=1", group.url());
+    let findings = diagnose(&url).await;
+    let replica = group.server(1).addr().to_string();
+    let words = ["none can take over", &replica, "replica-priority is 0", "set replica-priority"];
+    is(&findings, "failover", Severity::Warning, &words);
+    else_ok(&findings, &["failover"]);
+
+    group.server(1).kill();
+    let is_down = || (0..3).all(|number| says(number).contains("s_down"));
+    tokio::time::timeout(SOON, eventually(is_down)).await.unwrap();
+    let words = ["none can take over", &replica, "is down", "start"];
+    is(&diagnose(&url).await, "failover", Severity::Warning, &words);
 }
