@@ -18,7 +18,7 @@ use crate::support::{SOON, Server, eventually};
 const PASSWORD: &str = "hunter2secret";
 
 /// All checks of one server, in their order.
-const CHECKS: [&str; 15] = [
+const CHECKS: [&str; 16] = [
     "connection",
     "version",
     "mode",
@@ -26,6 +26,7 @@ const CHECKS: [&str; 15] = [
     "eviction",
     "persistence",
     "replicas",
+    "connections",
     "idle",
     "rights",
     "scripts",
@@ -120,7 +121,8 @@ async fn the_least_rights_hide_some_checks_and_nothing_is_missing() {
     else_ok(&findings, &["persistence", "idle", "foreign types"]);
     set_user(&server, &format!("{} -info", LEAST_RIGHTS[0]));
     let findings = diagnose(&url(&server)).await;
-    for hidden in ["version", "mode", "role", "eviction", "persistence", "replicas"] {
+    for hidden in ["version", "mode", "role", "eviction", "persistence", "replicas", "connections"]
+    {
         is_unseen(&findings, hidden, &["INFO", "+info"]);
     }
     is(&findings, "rights", Severity::Warning, &["+info"]);
@@ -291,6 +293,8 @@ async fn what_a_restart_loses_is_found() {
     persistence(&["everysec", "a second"]).await;
     let _: String = server.run("CONFIG SET appendfsync always");
     is(&diagnose(&server.url()).await, "persistence", Severity::Ok, &[]);
+    let _: String = server.run("CONFIG SET no-appendfsync-on-rewrite yes");
+    persistence(&["while it rewrites", "set no-appendfsync-on-rewrite to no"]).await;
 }
 
 #[tokio::test]
@@ -317,12 +321,65 @@ async fn replicas_and_their_number_are_found() {
     let _: String = primary.run("CONFIG SET min-replicas-to-write 2");
     let findings = diagnose(&primary.url()).await;
     is(&findings, "replicas", Severity::Failure, &["min-replicas-to-write is 2"]);
+    let _: String = primary.run("CONFIG SET min-replicas-to-write 0");
 
     let findings = diagnose(&replica.url()).await;
     is(&findings, "role", Severity::Failure, &[&format!("127.0.0.1:{port}"), "refuses"]);
     is_unseen(&findings, "scripts", &["replica"]);
     let _: String = replica.run("CONFIG SET replica-read-only no");
     is(&diagnose(&replica.url()).await, "role", Severity::Failure, &["writable"]);
+}
+
+#[tokio::test]
+async fn a_replica_that_lags_is_not_online() {
+    let primary = Server::with_options(durable().setting("repl-diskless-sync-delay", "0"));
+    let replica = Server::with_options(durable());
+    let _: String = replica.run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let says = |word: &str| primary.run::<String>("INFO replication").contains(word);
+    eventually(|| says("state=online")).await;
+    let _: String = primary.run("CONFIG SET min-replicas-max-lag 2");
+    replica.stop();
+    eventually(|| says("lag=3")).await;
+    assert!(says("state=online"));
+    let findings = diagnose(&primary.url()).await;
+    let words = ["online: 0", "1 more lags by over 2 s", "look at the replicas"];
+    is(&findings, "replicas", Severity::Warning, &words);
+    let wanted = format!("{}?min_replicas=1", primary.url());
+    let words = ["online: 0", "min_replicas is 1"];
+    is(&diagnose(&wanted).await, "replicas", Severity::Failure, &words);
+    replica.cont();
+}
+
+#[tokio::test]
+async fn a_limit_of_connections_that_is_near_is_found() {
+    let server = Server::with_options(durable().setting("maxclients", "20"));
+    is(&diagnose(&server.url()).await, "connections", Severity::Ok, &["of 20"]);
+    let others: Vec<_> = (0..16).map(|_| server.connect().unwrap()).collect();
+    let words = ["of 20", "raise maxclients"];
+    is(&diagnose(&server.url()).await, "connections", Severity::Warning, &words);
+    drop(others);
+}
+
+#[tokio::test]
+async fn refused_connections_are_found() {
+    let server = Server::with_options(durable().setting("maxclients", "3"));
+    let is_refused = || {
+        let mut refused = (0..4).map(|_| server.connect()).collect::<Vec<_>>();
+        refused.iter_mut().any(|it| match it {
+            Ok(session) => session.command(&["PING"]).is_ok_and(|said| said.text() != "PONG"),
+            Err(_) => true,
+        })
+    };
+    eventually(is_refused).await;
+    eventually(|| {
+        let Ok(mut session) = server.connect() else { return false };
+        let set = ["CONFIG", "SET", "maxclients", "1000"];
+        session.command(&set).is_ok_and(|said| said.text() == "OK")
+    })
+    .await;
+    let findings = diagnose(&server.url()).await;
+    is(&findings, "connections", Severity::Warning, &["refused", "raise maxclients"]);
+    else_ok(&findings, &["connections"]);
 }
 
 #[tokio::test]
