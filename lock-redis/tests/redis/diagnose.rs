@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_conformance::proxy::Fault;
 use lock_core::diagnosis::{Finding, Severity};
 use lock_redis::Config;
 use test_servers::{
@@ -459,6 +460,14 @@ async fn a_step_of_the_clock_between_two_readings_is_found() {
     eventually(|| server.calls("time") >= 50).await;
     server.step_clock(Step::Forward(Duration::from_secs(30)));
     is(&asking.await.unwrap(), "clock", Severity::Warning, &["was set by +30"]);
+}
+
+#[tokio::test]
+async fn a_slow_network_hides_no_right_clock() {
+    let server = Server::with_options(durable());
+    let (network, url) = server.proxied();
+    network.set(Fault::delay(Duration::from_millis(20)));
+    is(&diagnose(&url).await, "clock", Severity::Ok, &[]);
 }
 
 #[tokio::test]
