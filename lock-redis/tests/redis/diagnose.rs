@@ -201,6 +201,20 @@ async fn a_missing_right_is_named(
 }
 
 #[tokio::test]
+async fn a_user_with_keys_of_a_prefix_is_to_name_it() {
+    let server = Server::with_options(durable());
+    set_user(&server, LEAST_RIGHTS[0]);
+    let findings = diagnose(&url(&server).replace("?prefix=app:", "")).await;
+    is(&findings, "rights", Severity::Failure, &["every name"]);
+    let finding = of(&findings, "rights");
+    let remedy = finding.remedy.as_deref().unwrap();
+    assert!(remedy.starts_with("add the option prefix to the URL"), "{finding}");
+    let rule = remedy.find("~*").expect("the rule for all keys");
+    assert!(rule > remedy.find("or, ").unwrap(), "{finding}");
+    assert!(!finding.text.contains("~*"), "{finding}");
+}
+
+#[tokio::test]
 async fn asking_about_rights_is_no_refusal_in_the_log() {
     let server = Server::with_options(durable());
     set_user(
