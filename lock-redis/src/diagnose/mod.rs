@@ -19,10 +19,10 @@ use crate::connection::address::Endpoint;
 
 /// Checks the servers that `config` names, and returns a finding for each check.
 ///
-/// It takes about two seconds, in which it measures the server's clock. A server that cannot be
-/// reached is a finding. It changes no key, and needs no right beyond those of the locks; a check
-/// that the rights forbid is a warning. Servers that record refused commands (`ACL LOG`) record
-/// such checks.
+/// It takes about two seconds, in which it measures the server's clock, and up to ten on a slow
+/// network. A server that cannot be reached is a finding. It changes no key, and needs no right
+/// beyond those of the locks; a check that the rights forbid is a warning. Servers that record
+/// refused commands (`ACL LOG`) record such checks.
 ///
 /// # Cancel safety
 ///

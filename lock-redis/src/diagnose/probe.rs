@@ -21,11 +21,19 @@ use crate::topology::commands::Info;
 use crate::topology::link::Link;
 
 /// The sections of `INFO` that are read.
-const SECTIONS: [&str; 4] = ["server", "memory", "persistence", "replication"];
+const SECTIONS: [&str; 6] = ["server", "memory", "persistence", "replication", "clients", "stats"];
 
 /// The settings that are read.
-const SETTINGS: [&str; 5] =
-    ["appendfsync", "save", "min-replicas-to-write", "timeout", "tcp-keepalive"];
+const SETTINGS: [&str; 8] = [
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "save",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "maxclients",
+    "timeout",
+    "tcp-keepalive",
+];
 
 /// A server that is checked.
 pub(crate) struct Probe {

@@ -75,7 +75,16 @@ async fn rights(probe: &Probe, deaf: Option<&String>) -> Seen<Finding> {
     }
     let remedy = match missing.rules(probe) {
         rules if rules.is_empty() => "use a server that does not hide them".to_owned(),
-        rules => format!("ACL SETUSER {} {rules}", user(probe).await),
+        rules => {
+            let line = format!("ACL SETUSER {} {rules}", user(probe).await);
+            match missing.wants_prefix(probe) {
+                true => format!(
+                    "add the option prefix to the URL, with the start of the keys that this user \
+                     may use; or, which opens the keys of all users: {line}"
+                ),
+                false => line,
+            }
+        }
     };
     Ok(match needs_more {
         true => Finding::failure("rights", format!("locks need what is missing: {list}")),
@@ -234,7 +243,20 @@ impl Missing {
             true => String::new(),
             false => format!("{} (hidden by the server)", self.hidden.join(" ")),
         };
-        [self.rules(probe), hidden].join(" ").trim().to_owned()
+        let shown = match self.wants_prefix(probe) {
+            true => {
+                let rights = self.rights.iter().map(|right| format!("+{right}"));
+                let all = ["keys or channels of every name, as the URL has no prefix".to_owned()];
+                rights.chain(all).collect::<Vec<_>>().join(" ")
+            }
+            false => self.rules(probe),
+        };
+        [shown, hidden].join(" ").trim().to_owned()
+    }
+
+    /// Returns true if a prefix in the URL may give what is missing.
+    fn wants_prefix(&self, probe: &Probe) -> bool {
+        (self.keys || self.channels) && probe.config().keys.prefix().is_empty()
     }
 
     /// Returns the rules that grant what is missing.

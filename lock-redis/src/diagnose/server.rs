@@ -2,20 +2,28 @@
 
 use lock_core::diagnosis::Finding;
 
-use crate::diagnose::probe::{Probe, Seen};
+use crate::diagnose::probe::{Probe, Seen, Unseen};
 
 /// The share of `maxmemory` in percent from which its end is near.
 const NEARLY_FULL: u64 = 90;
 
+/// The share of `maxclients` in percent above which its end is near.
+const NEARLY_ALL_OPEN: u64 = 80;
+
+/// The lag in seconds above which a replica is not online, unless `min-replicas-max-lag` is set:
+/// its default.
+const USUAL_LAG: u64 = 10;
+
 /// Returns the findings about the state and the settings of a server.
 pub(crate) fn check(probe: &Probe) -> Vec<Finding> {
-    let checks: [(&'static str, Seen<Finding>); 7] = [
+    let checks: [(&'static str, Seen<Finding>); 8] = [
         ("version", version(probe)),
         ("mode", mode(probe)),
         ("role", role(probe)),
         ("eviction", eviction(probe)),
         ("persistence", persistence(probe)),
         ("replicas", replicas(probe)),
+        ("connections", connections(probe)),
         ("idle", idle(probe)),
     ];
     let found = |(check, seen): (&'static str, Seen<Finding>)| {
@@ -134,6 +142,11 @@ fn persistence(probe: &Probe) -> Seen<Finding> {
         };
     }
     match probe.setting("appendfsync")? {
+        "always" if probe.setting("no-appendfsync-on-rewrite")? == "yes" => {
+            let text = "no-appendfsync-on-rewrite is yes: while it rewrites its log or writes a \
+                        snapshot, a power failure frees recent locks";
+            loses(text, "set no-appendfsync-on-rewrite to no")
+        }
         "always" => Ok(Finding::ok("persistence", "each grant is on disk before it is answered")),
         "everysec" => {
             loses("appendfsync is everysec: a power failure frees the locks of a second", always)
@@ -147,15 +160,24 @@ fn persistence(probe: &Probe) -> Seen<Finding> {
 
 fn replicas(probe: &Probe) -> Seen<Finding> {
     let state = probe.info("replication")?;
+    let limit = match probe.setting("min-replicas-max-lag").map(str::parse) {
+        Ok(Ok(limit @ 1..)) => limit,
+        _ => USUAL_LAG,
+    };
     let is_online = |line: &&str| line.starts_with("slave") && line.contains("state=online");
-    let online = state.0.lines().filter(is_online).count() as u64;
+    let online: Vec<_> = state.0.lines().filter(is_online).collect();
+    let lagging = online.iter().filter(|line| lag(line) > limit).count() as u64;
+    let online = online.len() as u64 - lagging;
     let good = state.get("min_slaves_good_slaves").and_then(|good| good.parse::<u64>().ok());
     // Without a minimum the server does not count them.
     let minimum = match good {
         None => 0,
         Some(_) => probe.setting("min-replicas-to-write").map_or(1, |n| n.parse().unwrap_or(1)),
     };
-    let there = format!("replicas online: {online}");
+    let there = match lagging {
+        0 => format!("replicas online: {online}"),
+        _ => format!("replicas online: {online} ({lagging} more lags by over {limit} s)"),
+    };
     if good.is_some_and(|good| good < minimum) {
         let text = format!("{there}, and min-replicas-to-write is {minimum}: no lock is granted");
         return Ok(Finding::failure("replicas", text).remedy("look at the replicas"));
@@ -171,6 +193,10 @@ fn replicas(probe: &Probe) -> Seen<Finding> {
         });
     }
     Ok(match (online, probe.may_fail_over()) {
+        (0, _) if lagging > 0 => {
+            let text = format!("{there}: a failover loses the locks of that time");
+            Finding::warning("replicas", text).remedy("look at the replicas and the network")
+        }
         (0, false) => Finding::ok("replicas", "it has none, so no failover loses locks"),
         (0, true) => {
             let text = "it has none: if it fails, its locks wait for its return";
@@ -189,6 +215,35 @@ fn replicas(probe: &Probe) -> Seen<Finding> {
                 "add min_replicas=1 to the URL, or set min-replicas-to-write to 1 on the server",
             )
         }
+    })
+}
+
+/// Returns the seconds since a replica acknowledged data last, as its line in `INFO` says.
+fn lag(line: &str) -> u64 {
+    let lag = line.split(',').find_map(|field| field.strip_prefix("lag="));
+    lag.and_then(|lag| lag.trim().parse().ok()).unwrap_or(0)
+}
+
+fn connections(probe: &Probe) -> Seen<Finding> {
+    let open = probe.number("clients", "connected_clients")?;
+    // Redis 6.0 has it among the settings only.
+    let limit = probe.number("clients", "maxclients").or_else(|_| {
+        let limit = probe.setting("maxclients")?;
+        limit.parse().map_err(|_| Unseen::new("the setting maxclients is no number"))
+    })?;
+    let refused = probe.number("stats", "rejected_connections")?;
+    let text = format!("{open} of {limit} connections are open");
+    let remedy = "raise maxclients, and the limit of open files with it";
+    if refused > 0 {
+        let text = format!("{text}; {refused} were refused since the start or CONFIG RESETSTAT");
+        return Ok(Finding::warning("connections", text).remedy(remedy));
+    }
+    Ok(match open.saturating_mul(100).checked_div(limit) {
+        Some(share) if share > NEARLY_ALL_OPEN => {
+            let text = format!("{text}: at the limit no client can connect");
+            Finding::warning("connections", text).remedy(remedy)
+        }
+        _ => Finding::ok("connections", text),
     })
 }
 

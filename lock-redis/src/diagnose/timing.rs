@@ -14,8 +14,13 @@ const FEW_REQUESTS: usize = 10;
 /// The time after which the first one ends, with fewer requests.
 const LONG_ENOUGH: Duration = Duration::from_secs(5);
 
-/// The time between the two.
+/// The least and the longest time between the two.
 const INTERVAL: Duration = Duration::from_secs(2);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The round trips between the two. Each makes the rate uncertain by its share of the interval, so
+/// 100 would use up the margin.
+const ROUND_TRIPS: u32 = 150;
 
 /// How much faster or slower than ours the server's clock may run, in ppm: core's margin.
 const MARGIN: i64 = 10_000;
@@ -61,7 +66,7 @@ impl Measurement {
         };
         let round_trip = round_trip(&readings, probe.config().min_ttl());
         let Some(first) = fastest(&readings) else { return vec![round_trip] };
-        sleep_until(first.asked + INTERVAL).await;
+        sleep_until(first.asked + interval(first.took())).await;
         let again = read(probe, FEW_REQUESTS).await;
         let clock = match again.as_deref().map(fastest) {
             Ok(Some(second)) => clock(first, second),
@@ -81,6 +86,11 @@ impl Reading {
     fn ahead(&self) -> i64 {
         self.theirs - self.ours - micros(self.took() / 2)
     }
+}
+
+/// Returns the time between two measurements with this round trip.
+fn interval(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(ROUND_TRIPS).clamp(INTERVAL, LONGEST_INTERVAL)
 }
 
 async fn read(probe: &Probe, count: usize) -> Seen<Vec<Reading>> {
@@ -108,7 +118,7 @@ fn round_trip(readings: &[Reading], min_ttl: Duration) -> Finding {
     // Whole milliseconds: it is a hint.
     let shortest = Duration::from_millis((p99 * RENEWALS_IN_LEASE).as_millis() as u64);
     let shortest = shortest.max(min_ttl);
-    let text = format!("p50 {p50:.1?}, p99 {p99:.1?}: it allows leases of {shortest:?} and longer");
+    let text = format!("p50 {p50:.1?}, p99 {p99:.1?}: the shortest lease is {shortest:?}");
     match shortest > LONGEST {
         true => Finding::warning("round trip", text)
             .remedy("use longer leases, a nearer server, or a less busy one"),
@@ -143,7 +153,7 @@ fn clock(first: Reading, second: Reading) -> Finding {
         return warning(format!("it runs at least {slow} slow: crashed holders are replaced late"));
     }
     if lowest < -MARGIN || highest > MARGIN {
-        let why = "the round trip is too long to measure its rate within two seconds";
+        let why = "the round trip is too long to measure its rate within ten seconds";
         return Finding::unseen("clock", why).remedy("run this nearer to the server");
     }
     let ahead = first.ahead();
@@ -195,10 +205,12 @@ mod tests {
         let begin = Moment::now();
         let of = |took| {
             let first = reading(begin, took, 0);
-            clock(first, reading(begin + INTERVAL, took, micros(INTERVAL)))
+            let after = interval(took);
+            clock(first, reading(begin + after, took, micros(after)))
         };
         assert_eq!(of(Duration::from_millis(5)).severity, Severity::Ok);
-        let hidden = of(Duration::from_millis(50));
+        assert_eq!(of(Duration::from_millis(50)).severity, Severity::Ok);
+        let hidden = of(Duration::from_millis(150));
         assert_eq!(hidden.severity, Severity::Warning);
         assert!(hidden.text.contains("could not be seen"), "{hidden}");
     }
@@ -210,8 +222,8 @@ mod tests {
             let readings = vec![reading(begin, Duration::from_millis(took), 0); REQUESTS];
             round_trip(&readings, Duration::from_millis(10))
         };
-        assert!(of(1).text.contains("leases of 10ms"), "{}", of(1));
-        assert!(of(100).text.contains("leases of 600ms"), "{}", of(100));
+        assert!(of(1).text.contains("the shortest lease is 10ms"), "{}", of(1));
+        assert!(of(100).text.contains("the shortest lease is 600ms"), "{}", of(100));
         assert_eq!(of(1600).severity, Severity::Ok);
         assert_eq!(of(1700).severity, Severity::Warning);
     }

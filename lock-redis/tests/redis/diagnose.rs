@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_conformance::proxy::Fault;
 use lock_core::diagnosis::{Finding, Severity};
 use lock_redis::Config;
 use test_servers::{
@@ -18,7 +19,7 @@ use crate::support::{SOON, Server, eventually};
 const PASSWORD: &str = "hunter2secret";
 
 /// All checks of one server, in their order.
-const CHECKS: [&str; 15] = [
+const CHECKS: [&str; 16] = [
     "connection",
     "version",
     "mode",
@@ -26,6 +27,7 @@ const CHECKS: [&str; 15] = [
     "eviction",
     "persistence",
     "replicas",
+    "connections",
     "idle",
     "rights",
     "scripts",
@@ -120,7 +122,8 @@ async fn the_least_rights_hide_some_checks_and_nothing_is_missing() {
     else_ok(&findings, &["persistence", "idle", "foreign types"]);
     set_user(&server, &format!("{} -info", LEAST_RIGHTS[0]));
     let findings = diagnose(&url(&server)).await;
-    for hidden in ["version", "mode", "role", "eviction", "persistence", "replicas"] {
+    for hidden in ["version", "mode", "role", "eviction", "persistence", "replicas", "connections"]
+    {
         is_unseen(&findings, hidden, &["INFO", "+info"]);
     }
     is(&findings, "rights", Severity::Warning, &["+info"]);
@@ -195,6 +198,20 @@ async fn a_missing_right_is_named(
     let line = of(&findings, "rights").remedy.clone().unwrap();
     let _: String = server.run(&line);
     is(&diagnose(&url_of(&server, &user)).await, "rights", Severity::Ok, &[]);
+}
+
+#[tokio::test]
+async fn a_user_with_keys_of_a_prefix_is_to_name_it() {
+    let server = Server::with_options(durable());
+    set_user(&server, LEAST_RIGHTS[0]);
+    let findings = diagnose(&url(&server).replace("?prefix=app:", "")).await;
+    is(&findings, "rights", Severity::Failure, &["every name"]);
+    let finding = of(&findings, "rights");
+    let remedy = finding.remedy.as_deref().unwrap();
+    assert!(remedy.starts_with("add the option prefix to the URL"), "{finding}");
+    let rule = remedy.find("~*").expect("the rule for all keys");
+    assert!(rule > remedy.find("or, ").unwrap(), "{finding}");
+    assert!(!finding.text.contains("~*"), "{finding}");
 }
 
 #[tokio::test]
@@ -291,6 +308,8 @@ async fn what_a_restart_loses_is_found() {
     persistence(&["everysec", "a second"]).await;
     let _: String = server.run("CONFIG SET appendfsync always");
     is(&diagnose(&server.url()).await, "persistence", Severity::Ok, &[]);
+    let _: String = server.run("CONFIG SET no-appendfsync-on-rewrite yes");
+    persistence(&["while it rewrites", "set no-appendfsync-on-rewrite to no"]).await;
 }
 
 #[tokio::test]
@@ -317,12 +336,65 @@ async fn replicas_and_their_number_are_found() {
     let _: String = primary.run("CONFIG SET min-replicas-to-write 2");
     let findings = diagnose(&primary.url()).await;
     is(&findings, "replicas", Severity::Failure, &["min-replicas-to-write is 2"]);
+    let _: String = primary.run("CONFIG SET min-replicas-to-write 0");
 
     let findings = diagnose(&replica.url()).await;
     is(&findings, "role", Severity::Failure, &[&format!("127.0.0.1:{port}"), "refuses"]);
     is_unseen(&findings, "scripts", &["replica"]);
     let _: String = replica.run("CONFIG SET replica-read-only no");
     is(&diagnose(&replica.url()).await, "role", Severity::Failure, &["writable"]);
+}
+
+#[tokio::test]
+async fn a_replica_that_lags_is_not_online() {
+    let primary = Server::with_options(durable().setting("repl-diskless-sync-delay", "0"));
+    let replica = Server::with_options(durable());
+    let _: String = replica.run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let says = |word: &str| primary.run::<String>("INFO replication").contains(word);
+    eventually(|| says("state=online")).await;
+    let _: String = primary.run("CONFIG SET min-replicas-max-lag 2");
+    replica.stop();
+    eventually(|| says("lag=3")).await;
+    assert!(says("state=online"));
+    let findings = diagnose(&primary.url()).await;
+    let words = ["online: 0", "1 more lags by over 2 s", "look at the replicas"];
+    is(&findings, "replicas", Severity::Warning, &words);
+    let wanted = format!("{}?min_replicas=1", primary.url());
+    let words = ["online: 0", "min_replicas is 1"];
+    is(&diagnose(&wanted).await, "replicas", Severity::Failure, &words);
+    replica.cont();
+}
+
+#[tokio::test]
+async fn a_limit_of_connections_that_is_near_is_found() {
+    let server = Server::with_options(durable().setting("maxclients", "20"));
+    is(&diagnose(&server.url()).await, "connections", Severity::Ok, &["of 20"]);
+    let others: Vec<_> = (0..16).map(|_| server.connect().unwrap()).collect();
+    let words = ["of 20", "raise maxclients"];
+    is(&diagnose(&server.url()).await, "connections", Severity::Warning, &words);
+    drop(others);
+}
+
+#[tokio::test]
+async fn refused_connections_are_found() {
+    let server = Server::with_options(durable().setting("maxclients", "3"));
+    let is_refused = || {
+        let mut refused = (0..4).map(|_| server.connect()).collect::<Vec<_>>();
+        refused.iter_mut().any(|it| match it {
+            Ok(session) => session.command(&["PING"]).is_ok_and(|said| said.text() != "PONG"),
+            Err(_) => true,
+        })
+    };
+    eventually(is_refused).await;
+    eventually(|| {
+        let Ok(mut session) = server.connect() else { return false };
+        let set = ["CONFIG", "SET", "maxclients", "1000"];
+        session.command(&set).is_ok_and(|said| said.text() == "OK")
+    })
+    .await;
+    let findings = diagnose(&server.url()).await;
+    is(&findings, "connections", Severity::Warning, &["refused", "raise maxclients"]);
+    else_ok(&findings, &["connections"]);
 }
 
 #[tokio::test]
@@ -402,6 +474,14 @@ async fn a_step_of_the_clock_between_two_readings_is_found() {
     eventually(|| server.calls("time") >= 50).await;
     server.step_clock(Step::Forward(Duration::from_secs(30)));
     is(&asking.await.unwrap(), "clock", Severity::Warning, &["was set by +30"]);
+}
+
+#[tokio::test]
+async fn a_slow_network_hides_no_right_clock() {
+    let server = Server::with_options(durable());
+    let (network, url) = server.proxied();
+    network.set(Fault::delay(Duration::from_millis(20)));
+    is(&diagnose(&url).await, "clock", Severity::Ok, &[]);
 }
 
 #[tokio::test]
@@ -554,9 +634,39 @@ async fn sentinels_are_checked_and_then_the_primary() {
     is(&findings, "sentinels", Severity::Warning, &["1 of the 3", "unnoticed"]);
     is(&findings, "quorum", Severity::Warning, &["no failover is possible"]);
 
+    let findings = diagnose(&url.replacen(group.service(), "other", 1)).await;
+    let words = ["know no primary of that name", "correct the name"];
+    is(&findings, "sentinels", Severity::Failure, &words);
+    assert!(!of(&findings, "sentinels").text.contains("0 of the"), "{findings:#?}");
+
     group.sentinel(0).kill();
     let findings = diagnose(&url).await;
     is(&findings, "sentinels", Severity::Failure, &["0 of the 3"]);
     is(&findings, "primary", Severity::Failure, &["no sentinel"]);
     assert!(findings.iter().any(|it| it.severity == Severity::Failure && it.check == "connection"));
+}
+
+#[tokio::test]
+async fn replicas_that_cannot_take_over_are_found() {
+    // Only Sentinels read it, and of replicas only.
+    let options = durable().setting("replica-priority", "0");
+    let group = tokio::task::spawn_blocking(|| SentinelGroup::start(options)).await.unwrap();
+    let says = |number: usize| {
+        let replicas = ["SENTINEL", "REPLICAS", group.service()];
+        group.sentinel(number).command(&replicas).text()
+    };
+    let is_known = || (0..3).all(|number| says(number).contains("slave-priority\n0\n"));
+    tokio::time::timeout(SOON, eventually(is_known)).await.unwrap();
+    let url = format!("{}?min_replicas=1", group.url());
+    let findings = diagnose(&url).await;
+    let replica = group.server(1).addr().to_string();
+    let words = ["none can take over", &replica, "replica-priority is 0", "set replica-priority"];
+    is(&findings, "failover", Severity::Warning, &words);
+    else_ok(&findings, &["failover"]);
+
+    group.server(1).kill();
+    let is_down = || (0..3).all(|number| says(number).contains("s_down"));
+    tokio::time::timeout(SOON, eventually(is_down)).await.unwrap();
+    let words = ["none can take over", &replica, "is down", "start"];
+    is(&diagnose(&url).await, "failover", Severity::Warning, &words);
 }
