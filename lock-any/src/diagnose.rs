@@ -34,14 +34,14 @@ use crate::{round_trip, with_causes};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the checks. A lock that they hold is released in the background, and may
-/// leave its fencing token for ten minutes.
+/// Dropping the future ends the checks. A lock that they hold is released in the background, and
+/// may leave its fencing token for ten minutes.
 pub async fn diagnose(url: &str) -> Result<Vec<Finding>, Error> {
     diagnose_while(url, || true).await
 }
 
-/// Checks as [`diagnose`] for as long as `is_wanted` returns true. It is asked before each lock that
-/// is acquired, and nothing was written before the first time. For lockctl; not a public API.
+/// Checks as [`diagnose`] for as long as `is_wanted` returns true. It is asked before each lock
+/// that is acquired, and nothing was written before the first time. For lockctl; not a public API.
 #[doc(hidden)]
 pub async fn diagnose_while(
     url: &str,

@@ -29,7 +29,7 @@ pub(crate) async fn doctor(url: &str, args: &Doctor) -> Result<Exit, Failure> {
     Ok(exit_of(&findings))
 }
 
-/// Checks the servers. After a signal, the locks that are measured are removed before lockctl ends; a
+/// Checks the servers. After a signal, the lock that is measured is removed before lockctl ends. A
 /// second signal ends it at once.
 async fn diagnose(url: &str) -> Result<Vec<Finding>, Failure> {
     let mut signals = Signals::catch(ENDING)?;

@@ -6,7 +6,8 @@
 //! never a label. A backend reports one thing: the [clock of its server](record_server_clock).
 //!
 //! Without the feature, everything here is empty, so no caller needs a `cfg`. The handles of a
-//! class are made when its first lock is, so no event of a claim looks one up: install the recorder before.
+//! class are made when its first lock is, so no event of a claim looks one up. Install the recorder
+//! before.
 #![cfg_attr(
     not(feature = "metrics"),
     allow(dead_code, clippy::unused_self, reason = "empty without the feature")

@@ -68,7 +68,7 @@ impl HoldTicket {
 impl Drop for HoldTicket {
     fn drop(&mut self) {
         let mut table = self.holds.table();
-        // Another one may have come in its endpoint.
+        // Another one may have come in its place.
         if table.get(&self.owner).is_some_and(|held| held.strong_count() == 0) {
             table.remove(&self.owner);
         }

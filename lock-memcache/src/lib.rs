@@ -3,7 +3,7 @@
 //! # What is not promised
 //!
 //! * **The locks are advisory** ([`Durability::Advisory`]). A server drops held locks at a restart,
-//!   at a flush, and, without `-M`, when it needs waiters. Then two holders are possible: the first is
+//!   at a flush, and, without `-M`, when it needs room. Then two holders are possible: the first is
 //!   notified by its next renewal, a third of a lease away at most, and its tokens are the lower
 //!   ones. Use such locks to save work, or check the tokens.
 //! * **Leases on a server that stands still** (stopped, swapping, a virtual machine that is moved)
@@ -14,7 +14,7 @@
 //!   clock when it is lost. A server that restarts within four seconds after its counter was
 //!   started may repeat numbers. So may one whose clock was set back. If the counter is lost twice
 //!   during one request that starts it, numbers may repeat for up to three seconds.
-//! * **Order among processes**: waiters poll and race. ParserState one process, a locker serves first
+//! * **Order among processes**: waiters poll and race. Inside one process, a locker serves first
 //!   come, first served.
 //! * **Refusal of late attempts.** One takes the lock if it is free, and it stays unavailable for a
 //!   lease if its connection was lost. It never counts as the grant of another attempt.

@@ -53,7 +53,7 @@ impl Client {
         let Some(Reply::Value(Item { value: Some(id), .. })) = replies.pop() else {
             return Ok(None);
         };
-        // PendingRequest afterwards: until now, no flush has deleted the key.
+        // Asked afterwards: until now, no flush has deleted the key.
         let stats = connection.stats("").await?;
         if stat(&stats, "cmd_flush") != Some("0") {
             return Ok(None);

@@ -119,7 +119,7 @@ impl Opener {
         let settings = settings.clone();
         #[cfg(feature = "tls")]
         let certificates = self.certificates.clone();
-        // A task of its own, which ends with this future: a panic of the program's code stays there.
+        // A task of its own, which ends with this future: a panic of the connector stays there.
         let mut opening = JoinSet::new();
         opening.spawn(async move {
             let stream = connector.open(&ServerAddress::from(&address)).await?;
