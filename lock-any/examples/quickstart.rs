@@ -8,7 +8,7 @@ use std::time::Duration;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = lock_any::connect("file:").await?; // or redis://…, zookeeper://…
     let lock = locks.lock("orders/42")?.ttl(Duration::from_secs(30));
-    // Acquires, runs and releases. The work is dropped if the lock is lost.
+    // Acquires, runs, releases; the work returns a Result, and is dropped if the lock is lost.
     let paid = lock.try_run(async |guard| pay_order(guard.require_token()?.as_i64()).await).await?;
     if paid.is_none() {
         println!("another process pays this order");

@@ -160,7 +160,7 @@ fn the_text_is_readable_in_80_columns() {
     for arguments in [&["doctor", &url][..], &["--backend", &url, "doctor"]] {
         let (status, shown, stderr) = outcome(&mut scratch.lockctl(arguments));
         assert_eq!((status, stderr.as_str()), (0, ""), "{shown}");
-        assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
         assert!(shown.contains("ok       reach: the processes of user "), "{shown}");
     }
 }
