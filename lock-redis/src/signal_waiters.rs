@@ -72,9 +72,13 @@ impl SignalWaiters {
         WatchGuard { waiters: self, owner }
     }
 
-    /// Ends the wait of `owner`.
+    /// Ends the wait of `owner`, and wakes it: no later signal finds it.
     pub(crate) fn leave(&self, owner: &OwnerId) {
-        self.table().remove(owner);
+        let mut table = self.table();
+        if let Some(waiter) = table.by_owner.get(owner) {
+            waiter.wake.notify_one();
+        }
+        table.remove(owner);
     }
 
     /// Returns the key to watch before `owner` may rest, and the argument for [`arm`](Self::arm).
