@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::clock::Moment;
-use lock_core::diagnosis::Finding;
+use lock_core::diagnosis::{Finding, percentile};
 use lock_core::url::Url;
 use lock_core::{Error, ErrorKind, LockName, Locker, OwnerId};
 
@@ -103,11 +103,6 @@ fn judge(took: &[Duration], ttl: Duration) -> Finding {
     }
 }
 
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-    sorted.get(place).copied().unwrap_or_default()
-}
-
 fn whole_seconds(span: Duration) -> String {
     format!("{}s", span.as_millis().div_ceil(1000))
 }
@@ -117,15 +112,6 @@ mod tests {
     use lock_core::diagnosis::Severity;
 
     use super::*;
-
-    #[test]
-    fn percentiles_are_values_that_were_measured() {
-        let sorted: Vec<_> = (1..=50).map(Duration::from_millis).collect();
-        assert_eq!(percentile(&sorted, 50), Duration::from_millis(25));
-        assert_eq!(percentile(&sorted, 99), Duration::from_millis(50));
-        assert_eq!(percentile(&sorted[..1], 99), Duration::from_millis(1));
-        assert_eq!(percentile(&[], 99), Duration::ZERO);
-    }
 
     #[test]
     fn a_round_trip_that_is_slow_for_the_lease_is_a_warning() {

@@ -1,4 +1,4 @@
-//! Prints the time of an acquisition and its release in memory, in ns: what core itself costs.
+//! Prints the time of an acquisition and its release in memory, in ns: the cost of core alone.
 //!
 //! With and without `--features metrics` in turn, this shows the cost of the metrics. The figure is
 //! the slowest of the fastest 2 % of a thousand measurements, which other work on the machine has

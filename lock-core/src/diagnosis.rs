@@ -1,9 +1,10 @@
-//! Findings about the servers of a backend: what they guarantee, and what they do not.
+//! Findings about the servers of a backend: their guarantees, and the limits of these.
 //!
 //! Each backend checks its own servers. `lock_any::diagnose` calls the checks of the backend that a
 //! URL names, and `lockctl doctor` prints their findings.
 
 use std::fmt;
+use std::time::Duration;
 
 /// The result of one check of a server.
 ///
@@ -27,7 +28,7 @@ pub struct Finding {
     pub server: Option<String>,
     /// The name of the check, in lower case, the same in every version.
     pub check: &'static str,
-    /// What the check saw, and why that matters.
+    /// The observation, and why it matters.
     pub text: String,
     /// How to mend it.
     pub remedy: Option<String>,
@@ -100,6 +101,14 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Returns the value that at least `percent` percent of `sorted` do not exceed: a duration that was
+/// measured, or zero if none was.
+#[must_use]
+pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(rank).copied().unwrap_or_default()
+}
+
 impl Severity {
     /// Returns the name in lower case.
     #[must_use]
@@ -109,5 +118,19 @@ impl Severity {
             Self::Warning => "warning",
             Self::Failure => "failure",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let sorted: Vec<_> = (1..=50).map(Duration::from_millis).collect();
+        assert_eq!(percentile(&sorted, 50), Duration::from_millis(25));
+        assert_eq!(percentile(&sorted, 99), Duration::from_millis(50));
+        assert_eq!(percentile(&sorted[..1], 99), Duration::from_millis(1));
+        assert_eq!(percentile(&[], 99), Duration::ZERO);
     }
 }

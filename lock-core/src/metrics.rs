@@ -8,10 +8,6 @@
 //! Without the feature, everything here is empty, so no caller needs a `cfg`. The handles of a
 //! class are made when its first lock is, so no event of a claim looks one up. Install the recorder
 //! before.
-#![cfg_attr(
-    not(feature = "metrics"),
-    allow(dead_code, clippy::unused_self, reason = "empty without the feature")
-)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,8 +47,9 @@ const OTHER: &str = "other";
 ///
 /// The answer is taken to be made half-way between: the error is at most half of the round trip.
 /// For backends; it does nothing without the feature `metrics`.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "empty without the feature"))]
 pub fn record_server_clock(backend: &'static str, asked: Moment, time: Duration) {
+    #[cfg(not(feature = "metrics"))]
+    let _ = (backend, asked, time);
     #[cfg(feature = "metrics")]
     {
         let made_at =
@@ -68,6 +65,7 @@ pub(crate) struct Classes(Option<Arc<ClassOf>>);
 
 type ClassOf = dyn Fn(&LockName) -> &'static str + Send + Sync;
 
+#[cfg(feature = "metrics")]
 impl Classes {
     pub(crate) fn new(of: impl Fn(&LockName) -> &'static str + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(of)))
@@ -97,6 +95,7 @@ pub(crate) struct Metrics {
 
 /// The metrics of one class of locks.
 struct Handles {
+    #[cfg(feature = "metrics")]
     class: &'static str,
     acquisitions: [Counter; AcquisitionResult::ANSWERED.len()],
     failed_acquisitions: [Counter; ErrorKind::ALL.len()],
@@ -158,6 +157,7 @@ impl AcquisitionResult {
     /// Without failures, which are counted by their kind.
     const ANSWERED: [Self; 3] = [Self::Acquired, Self::Contended, Self::Cancelled];
 
+    #[cfg(feature = "metrics")]
     fn as_str(self) -> &'static str {
         match self {
             Self::Acquired => "acquired",
@@ -171,6 +171,7 @@ impl AcquisitionResult {
 impl RenewalResult {
     const ALL: [Self; 4] = [Self::Renewed, Self::NotHeld, Self::Failed, Self::Unknown];
 
+    #[cfg(feature = "metrics")]
     fn as_str(self) -> &'static str {
         match self {
             Self::Renewed => "renewed",
@@ -201,6 +202,7 @@ impl ReleaseResult {
 impl Operation {
     const ALL: [Self; 3] = [Self::Acquire, Self::Renew, Self::Release];
 
+    #[cfg(feature = "metrics")]
     fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -332,7 +334,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a release whose outcome is unknown, of whatever claim.
+    /// Counts a release whose outcome is unknown, of any claim.
     pub(crate) fn release_failed(&self, class: Class, fault: &Fault) {
         self.answered(class, Operation::Release, fault);
     }

@@ -1,4 +1,4 @@
-//! Checks of memcached servers: what they guarantee to locks, and what they do not.
+//! Checks of memcached servers: their guarantees for locks, and the limits of these.
 
 mod life;
 mod memory;

@@ -191,6 +191,19 @@ mod tests {
         assert!(waiters.not_armed(&owner).is_some());
     }
 
+    #[tokio::test]
+    async fn a_wait_ends_when_its_claim_leaves() {
+        let (waiters, owner) = (SignalWaiters::default(), OwnerId::mint());
+        waiters.enter(owner, "k");
+        let mut waiting = std::pin::pin!(waiters.woken(&owner));
+        tokio::select! {
+            biased;
+            () = &mut waiting => panic!("nothing has happened"),
+            () = std::future::ready(()) => waiters.leave(&owner),
+        }
+        tokio::time::timeout(std::time::Duration::from_secs(20), waiting).await.expect("it ends");
+    }
+
     #[test]
     fn a_claim_that_leaves_leaves_no_state() {
         let waiters = SignalWaiters::default();

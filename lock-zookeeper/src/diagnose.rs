@@ -1,4 +1,4 @@
-//! Checks of an ensemble: what its members guarantee to locks, and what they do not.
+//! Checks of an ensemble: the guarantees of its members for locks, and the limits of these.
 
 mod commits;
 mod ensemble;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::backend::Fault;
 use lock_core::clock::{Moment, wall};
-use lock_core::diagnosis::Finding;
+use lock_core::diagnosis::{Finding, percentile};
 use lock_core::{Error, LockName, OwnerId};
 
 use crate::config::Config;
@@ -53,8 +53,7 @@ async fn round_trip(config: &Config, connection: &Connection) -> Result<Finding,
         }
     }
     times.sort_unstable();
-    let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
-    Ok(measured(times.len(), p50, p99))
+    Ok(measured(times.len(), percentile(&times, 50), percentile(&times, 99)))
 }
 
 /// Returns the key of a lock that no client has.

@@ -16,7 +16,7 @@ pub(crate) async fn check(probe: &Probe) -> Finding {
 }
 
 async fn sample(probe: &Probe) -> Seen<Finding> {
-    let pattern = pattern(probe.config().keys.prefix());
+    let pattern = probe.config().keys.pattern("");
     let (mut cursor, mut seen) = (0_u64, 0);
     for _ in 0..REQUESTS {
         let mut scan = redis::cmd("SCAN");
@@ -105,16 +105,4 @@ fn is_holder(field: &[u8]) -> bool {
     uuid.split('-').map(str::len).eq(UUID)
         && uuid.split('-').all(is_hex)
         && thread.parse::<u64>().is_ok()
-}
-
-/// Returns the pattern of the keys that begin with `prefix`.
-fn pattern(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len() + 1);
-    for c in prefix.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern + "*"
 }

@@ -1,4 +1,4 @@
-//! Checks of the servers, for `lockctl doctor`: what they guarantee, and what they do not.
+//! Checks of the servers for `lockctl doctor`: their guarantees, and the limits of these.
 //!
 //! No check writes: those that try a right use keys that do not exist, as `rights.lua` does.
 

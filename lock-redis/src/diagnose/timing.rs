@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep_until, wall};
-use lock_core::diagnosis::Finding;
+use lock_core::diagnosis::{Finding, percentile};
 
 use crate::diagnose::probe::{Probe, Seen};
 
@@ -113,8 +113,7 @@ fn fastest(readings: &[Reading]) -> Option<Reading> {
 fn round_trip(readings: &[Reading], min_ttl: Duration) -> Finding {
     let mut times: Vec<_> = readings.iter().map(Reading::took).collect();
     times.sort_unstable();
-    let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or_default();
-    let (p50, p99) = (at(50), at(99));
+    let (p50, p99) = (percentile(&times, 50), percentile(&times, 99));
     // Whole milliseconds: it is a hint.
     let shortest = Duration::from_millis((p99 * RENEWALS_IN_LEASE).as_millis() as u64);
     let shortest = shortest.max(min_ttl);

@@ -267,16 +267,12 @@ impl Link {
     }
 
     /// Starts the listeners to the sentinels, if there are some. Earlier ones may have ended with
-    /// their runtime, or one of them by a panic in a stream of the program.
+    /// their runtime.
     fn start_listeners(self: &Arc<Self>) {
         if let Endpoint::Sentinel(sentinels) = &self.config.endpoint {
             let mut tasks = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut has_ended = tasks.is_empty();
-            while tasks.try_join_next().is_some() {
-                has_ended = true;
-            }
-            if has_ended {
-                tasks.abort_all();
+            while tasks.try_join_next().is_some() {}
+            if tasks.is_empty() {
                 sentinels.listen(&self.config, &Arc::downgrade(self), &mut tasks);
             }
         }

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use crate::support::{LONG, SOON, Server, acquired, claim, eventually, granted, release, until};
 
 #[path = "../../examples/redis_connector.rs"]
-#[allow(dead_code, reason = "an example has a main")]
+#[expect(dead_code, reason = "its main function is not called")]
 mod example;
 
 /// What a connector does instead of connecting.
@@ -290,6 +290,34 @@ async fn sentinels_and_the_primary_that_they_name_are_reached_through_it() {
     assert!(routes.has_asked_for(group.server(1).addr().port()));
 }
 
+/// A stream that panics is a failed attempt for the listener, too. It listens again after that.
+#[tokio::test]
+async fn listeners_to_sentinels_survive_a_stream_that_panics() {
+    let starting = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
+    let group = starting.await.unwrap();
+    let routes = Routes::to("s0.invalid", group.sentinel(0).addr())
+        .and("s1.invalid", group.sentinel(1).addr())
+        .and("s2.invalid", group.sentinel(2).addr());
+    let url = format!("redis+sentinel://s0.invalid,s1.invalid,s2.invalid/{}", group.service());
+    let _locks = connect(&url, &routes).await.unwrap();
+    let are_listening = || {
+        (0..3).all(|at| {
+            let listeners = group.sentinel(at).command(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+            !listeners.text().trim().is_empty()
+        })
+    };
+    eventually(are_listening).await;
+
+    routes.set(Some(Trouble::OpensAPanic));
+    let before = routes.count();
+    for at in 0..3 {
+        group.sentinel(at).command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    eventually(|| routes.count() >= before + 6 && !are_listening()).await;
+    routes.set(None);
+    eventually(are_listening).await;
+}
+
 #[tokio::test]
 async fn members_of_a_cluster_are_reached_through_it() {
     let cluster = RedisCluster::start(&RedisOptions::new(), 3, 0);
@@ -320,13 +348,13 @@ async fn writes_that_wait_for_replicas_go_through_it() {
 
 #[tokio::test]
 async fn debug_shows_nothing_of_a_connector() {
-    struct Secretive(#[allow(dead_code, reason = "nothing shows it")] &'static str);
+    struct Secretive(&'static str);
 
     impl Connector for Secretive {
         type Stream = TcpStream;
 
         async fn connect(&self, _: &ServerAddress) -> io::Result<TcpStream> {
-            Err(io::Error::other("never"))
+            Err(io::Error::other(self.0))
         }
     }
 

@@ -1,4 +1,4 @@
-//! The list of held locks: what a scan shows, and what it leaves out.
+//! Lists of held locks: the keys that a scan shows, and those that it omits.
 
 use std::collections::HashSet;
 

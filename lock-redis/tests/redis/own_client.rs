@@ -7,7 +7,7 @@ use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use crate::support::{Server, claim, eventually, granted, release};
 
 #[path = "../../examples/own_redis_client.rs"]
-#[allow(dead_code, reason = "an example has a main")]
+#[expect(dead_code, reason = "its main function is not called")]
 mod example;
 
 const PASSWORD: &str = "hunter2secret";

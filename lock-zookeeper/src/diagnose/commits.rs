@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::clock::Moment;
-use lock_core::diagnosis::Finding;
+use lock_core::diagnosis::{Finding, percentile};
 
 use super::member::Member;
 use crate::fault::fault;
@@ -40,8 +40,7 @@ async fn measure(member: &Member) -> Option<Finding> {
         }
     }
     times.sort_unstable();
-    let (p50, p99) = (*times.get(times.len() / 2)?, *times.get(times.len() * 99 / 100)?);
-    Some(finding(times.len(), p50, p99, timeout))
+    Some(finding(times.len(), percentile(&times, 50), percentile(&times, 99), timeout))
 }
 
 /// Returns the finding for these times. Locks are lost where commits take more than a tenth of the

@@ -1,5 +1,5 @@
-//! docs/observability.md: its code is that of the programs, its table that of the exporter, and the
-//! dashboard asks for nothing else.
+//! Checks of docs/observability.md. Its code is in the programs, and its table lists the metrics of
+//! the exporter. The dashboard queries no other metric.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
