@@ -1,5 +1,6 @@
 //! Checks of a quorum and its members, for `lockctl doctor`.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use lock_core::backend::Fault;
 use lock_core::clock::Moment;
 use lock_core::diagnosis::{Finding, Severity};
 use lock_core::{Error, Executor};
+use tokio::task::JoinSet;
 
 use crate::config::{QuorumBuilder, common_capabilities, connect_all};
 use crate::member::Member;
@@ -48,13 +50,21 @@ impl QuorumBuilder {
         C: Future<Output = Vec<Finding>> + Send + 'static,
     {
         let (settings, names, timeout) = (self.settings, self.names(), self.connect_timeout());
-        let checking: Vec<_> = checks.into_iter().map(tokio::spawn).collect();
+        // Ended with this future. One that panics leaves its place empty.
+        let mut checking = JoinSet::new();
+        for (place, check) in checks.into_iter().enumerate() {
+            checking.spawn(async move { (place, check.await) });
+        }
         let mut members = Vec::new();
         for (member, error) in connect_all(self.members, timeout).await {
             members.push(Examined::connected(member, error, timeout).await);
         }
-        for (member, check) in members.iter_mut().zip(checking) {
-            member.own = check.await.unwrap_or_else(|_| {
+        let mut checked = HashMap::new();
+        while let Some(check) = checking.join_next().await {
+            checked.extend(check.ok());
+        }
+        for (place, member) in members.iter_mut().enumerate() {
+            member.own = checked.remove(&place).unwrap_or_else(|| {
                 vec![Finding::failure("connection", "the checks panicked; please report it")]
             });
         }
@@ -272,6 +282,33 @@ mod tests {
         assert_eq!(severities(&forget, "persistence"), []);
         let remember = findings_of(Quorum::builder().members_remember(), own()).await;
         assert_eq!(severities(&remember, "persistence"), [Severity::Warning; 3]);
+    }
+
+    /// Also within an executor that goes on.
+    #[tokio::test]
+    async fn a_dropped_diagnosis_ends_its_checks() {
+        let members = (0..3).map(|_| Memory::new());
+        let builder = members.fold(Quorum::builder(), QuorumBuilder::member);
+        let (begun, mut checks) = tokio::sync::mpsc::channel::<()>(3);
+        let check = || {
+            let begun = begun.clone();
+            async move {
+                begun.send(()).await.expect("the test waits");
+                std::future::pending().await
+            }
+        };
+        let executor = Executor::current_or_new().unwrap();
+        let (around, checking) = (executor.clone(), [check(), check(), check()]);
+        drop(begun);
+        let diagnosis = tokio::spawn(async move {
+            around.within(async { Ok::<_, Error>(builder.diagnose(checking).await) }).await
+        });
+        for _ in 0..3 {
+            checks.recv().await.expect("a check begins");
+        }
+        diagnosis.abort();
+        let ended = tokio::time::timeout(Duration::from_secs(20), checks.recv());
+        assert_eq!(ended.await, Ok(None), "all checks are dropped");
     }
 
     #[tokio::test]
