@@ -201,7 +201,7 @@ mod tests {
             () = &mut waiting => panic!("nothing has happened"),
             () = std::future::ready(()) => waiters.leave(&owner),
         }
-        tokio::time::timeout(std::time::Duration::from_secs(20), waiting).await.expect("it ends");
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it ends");
     }
 
     #[test]
