@@ -170,6 +170,9 @@ impl<'a> Hunk<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::process::Command;
+
     use super::*;
     use crate::git;
 
@@ -238,6 +241,29 @@ mod tests {
                 mutant.seen_by
             );
         }
+    }
+
+    /// A command whose test has another name by now would run no test.
+    #[test]
+    fn every_command_names_a_test() {
+        let project = crate::project();
+        let files = Command::new("git").args(["ls-files", "*.rs"]).current_dir(&project).output();
+        let files = String::from_utf8(files.unwrap().stdout).unwrap();
+        let read = |file| fs::read_to_string(project.join(file)).unwrap_or_default();
+        let source: String = files.lines().map(read).collect();
+        let names = source.lines().filter_map(|line| {
+            let (_, name) = line.split_once("fn ").or_else(|| line.split_once("mod "))?;
+            name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+        });
+        let names: HashSet<_> = names.collect();
+        let stale = all(&project).unwrap().into_iter().filter(|mutant| {
+            let filter = mutant.seen_by.split(' ').next_back().unwrap();
+            let name = filter.split("::").filter(|part| !part.is_empty()).last().unwrap();
+            // Macros name the tests of laws.
+            !name.contains("law_") && !names.iter().any(|it| it.contains(name))
+        });
+        let stale: Vec<_> = stale.map(|mutant| (mutant.name, mutant.seen_by)).collect();
+        assert!(stale.is_empty(), "no test has these names: {stale:#?}");
     }
 
     #[test]
