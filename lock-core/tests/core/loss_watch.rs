@@ -9,6 +9,7 @@ use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
 use lock_core::layer::{Layer, Layered};
 use lock_core::*;
+use tokio::sync::Notify;
 
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -20,6 +21,7 @@ enum Manner {
     AsInMemory,
     Never,
     AtOnce,
+    AtAPush,
     InErrors,
     InPanics,
 }
@@ -34,12 +36,23 @@ struct Counted {
     /// Waits that have neither ended nor been dropped.
     waiting: Arc<AtomicUsize>,
     renewals: Arc<AtomicUsize>,
+    pushes: Arc<Notify>,
 }
 
 impl Counted {
     fn new(loss_push: Support, manner: Manner) -> Self {
         let (waits, waiting, renewals) = (Arc::default(), Arc::default(), Arc::default());
-        Self { memory: Memory::new(), loss_push, manner, waits, waiting, renewals }
+        let (memory, pushes) = (Memory::new(), Arc::default());
+        Self { memory, loss_push, manner, waits, waiting, renewals, pushes }
+    }
+
+    /// Ends a wait, and waits until the next one has begun.
+    async fn push(&self) {
+        let (waits, ..) = self.counts();
+        self.pushes.notify_one();
+        while self.counts().0 == waits {
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 
     fn counts(&self) -> (usize, usize, usize) {
@@ -76,6 +89,10 @@ impl Layer for Counted {
             Manner::AsInMemory => inner.wait_lost(claim).await,
             Manner::Never => std::future::pending().await,
             Manner::AtOnce => Ok(()),
+            Manner::AtAPush => {
+                self.pushes.notified().await;
+                Ok(())
+            }
             Manner::InErrors => Err(Fault::unknown(FaultKind::Unavailable, "no luck")),
             Manner::InPanics => panic!("no luck"),
         }
@@ -191,6 +208,25 @@ async fn a_backend_that_wakes_for_nothing_costs_little() {
         assert!(waits <= 800, "{manner:?}: {waits} waits in an hour");
         guard.release().await.unwrap();
     }
+}
+
+/// Each of many pushes makes the pause before the next wait longer.
+#[tokio::test(start_paused = true)]
+async fn after_a_quiet_time_waits_follow_each_other_soon_again() {
+    let backend = Counted::new(Support::Present, Manner::AtAPush);
+    let _guard = hold(&backend, secs(30)).await;
+    sleep(secs(1)).await;
+    for _ in 0..12 {
+        backend.push().await;
+    }
+    let began = Moment::now();
+    backend.push().await;
+    assert!(Moment::now().saturating_since(began) > secs(4), "pauses do not grow");
+    sleep(secs(60)).await;
+    let began = Moment::now();
+    backend.push().await;
+    let paused = Moment::now().saturating_since(began);
+    assert!(paused < Duration::from_millis(25), "a pause of {paused:?} after a quiet time");
 }
 
 #[tokio::test(start_paused = true)]
