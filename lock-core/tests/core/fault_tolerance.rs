@@ -84,6 +84,9 @@ async fn a_local_waiter_in_an_outage_gets_the_outage() {
     sleep(secs(1)).await;
     let bounded = locks.lock("n").unwrap().try_acquire_for(secs(60)).await;
     assert!(bounded.is_err(), "down for a minute, and the answer is {bounded:?}");
+    down.store(false, Ordering::SeqCst);
+    let bounded = locks.lock("n").unwrap().try_acquire_for(secs(60)).await;
+    assert!(matches!(bounded, Ok(None)), "held for a minute, and the answer is {bounded:?}");
 }
 
 #[tokio::test(start_paused = true)]

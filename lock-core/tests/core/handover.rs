@@ -116,7 +116,8 @@ async fn the_next_waiter_takes_over_without_a_request() {
 /// by now.
 #[tokio::test(start_paused = true)]
 async fn a_useless_hand_over_is_released_at_once() {
-    let locks = handing_over(&Memory::new(), 9);
+    let (builder, calls) = noted(&Memory::new(), |_| Injection::None);
+    let locks = builder.local_handovers(9).build();
     let guard = acquire(&locks).await;
     let mut successor = Box::pin(acquire(&locks));
     assert!(poll(successor.as_mut()).is_pending());
@@ -127,6 +128,12 @@ async fn a_useless_hand_over_is_released_at_once() {
     drop(successor);
     let guard = tokio::time::timeout(secs(1), other).await.expect("nobody has the lock").unwrap();
     assert!(guard.valid_for().is_some_and(|lease| lease <= secs(10)));
+    let verbs: Vec<_> = calls.lock().unwrap().iter().map(|(verb, _)| *verb).collect();
+    assert_eq!(
+        verbs,
+        [Verb::TryAcquire, Verb::Release, Verb::TryAcquire],
+        "it competed with itself"
+    );
 }
 
 #[tokio::test]

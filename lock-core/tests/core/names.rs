@@ -109,6 +109,16 @@ fn the_encoding_never_changes() {
 }
 
 #[test]
+fn a_prefix_leaves_100_bytes_for_names() {
+    let with_prefix = |bytes: usize| {
+        Encoding::new("-_.:/", 250).with_prefix(&format!("{}:", "a".repeat(bytes - 1)))
+    };
+    assert!(with_prefix(150).is_ok());
+    let error = with_prefix(151).unwrap_err().to_string();
+    assert!(error.contains("151 bytes long; at most 150 fit"), "{error}");
+}
+
+#[test]
 fn a_prefix_leaves_the_rest_of_the_room_to_names() {
     let encoding = Encoding::new("-_.:/", 250).with_prefix("app:").unwrap();
     let key = |len: usize| encoding.encode(&name(&"a".repeat(len)));

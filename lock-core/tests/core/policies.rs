@@ -178,6 +178,38 @@ async fn a_minimum_hold_beyond_the_longest_is_refused() {
     assert!(lock.renewal(policy(secs(60))).acquire().await.is_ok());
 }
 
+#[tokio::test(start_paused = true)]
+async fn policies_that_cannot_be_kept_are_refused() {
+    let lock = |supported| {
+        let backend = match supported {
+            true => Altered::new(Memory::new(), |_| ()),
+            false => Altered::new(Memory::new(), |caps| caps.minimum_hold = Support::Absent),
+        };
+        Locker::new(backend).lock("n").unwrap().ttl(secs(10)).renewal(RenewalPolicy::off())
+    };
+    // Without renewals, this process can keep the lock no longer than its lease. A server can.
+    for (supported, min_hold, is_kept) in
+        [(false, 10, true), (false, 5, true), (false, 11, false), (true, 11, true), (true, 5, true)]
+    {
+        let answer = lock(supported).min_hold(secs(min_hold)).acquire().await;
+        assert_eq!(answer.is_ok(), is_kept, "{supported} {min_hold}: {answer:?}");
+        if let Err(error) = answer {
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("outlasts the ttl of 10s"), "{error}");
+        }
+    }
+    let detachable = || Locker::new(Memory::new()).lock("n").unwrap().detachable();
+    let longest = RenewalPolicy::default().max_hold(secs(60));
+    for refused in [detachable().min_hold(secs(1)), detachable().renewal(longest.clone())] {
+        let error = refused.acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("a detachable lock has no minimum"), "{error}");
+    }
+    assert!(detachable().acquire().await.is_ok());
+    let usual = Locker::new(Memory::new()).lock("n").unwrap();
+    assert!(usual.renewal(longest).min_hold(secs(1)).acquire().await.is_ok());
+}
+
 /// As of a caller that hangs.
 #[tokio::test(start_paused = true)]
 async fn a_local_minimum_hold_ends_although_the_release_is_not_polled() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
@@ -258,6 +258,38 @@ async fn a_loss_is_a_warning_with_its_cause_and_the_lease_that_was_left() {
     assert_eq!((&*evicted["lock.cause"], &*expired["lock.cause"]), ("not_held", "expired"));
     assert!((24.0..25.0).contains(&left(evicted)), "{evicted:?}");
     assert!(left(expired) < 0.001, "{expired:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_count_the_claims_that_failed() {
+    let traces = Traces::default();
+    let _listening = listen(&traces);
+    let memory = Memory::new();
+    let is_down = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&is_down);
+    let backend = FaultInjector::new(Arc::new(memory.clone()), move |call| {
+        match call.verb == Verb::Renew && asked.load(Ordering::Relaxed) {
+            true => Injection::Refuse(FaultKind::Unavailable),
+            false => Injection::None,
+        }
+    });
+    let locks = Locker::new(backend);
+    let lock = |name| locks.lock(name).unwrap().ttl(secs(30));
+    let kept = lock("kept").acquire().await.unwrap();
+    let evicted = lock("evicted").acquire().await.unwrap();
+    sleep(secs(11)).await;
+    memory.evict(evicted.name());
+    evicted.lost().await;
+    is_down.store(true, Ordering::Relaxed);
+    sleep(secs(11)).await;
+    let mut seen: BTreeMap<(String, bool), usize> = BTreeMap::new();
+    for span in traces.values("renew") {
+        let failed = span["lock.failed"].clone();
+        *seen.entry((failed, span.contains_key("otel.status_code"))).or_default() += 1;
+    }
+    let seen: Vec<_> = seen.into_keys().collect();
+    assert_eq!(seen, [("0".to_owned(), false), ("1".to_owned(), true)]);
+    drop(kept);
 }
 
 #[tokio::test(start_paused = true)]
