@@ -1,10 +1,11 @@
 //! From lock names to keys.
 //!
 //! A lock has up to seven keys: its own, its token key, two for the queue, one for waiters that
-//! race, one for the share of clients that poll, and a tombstone for each released owner whose attempt may still arrive. All of them hash to one
-//! cluster slot. No key of one lock is a key of another: a companion has a `%` that is followed by
-//! something other than upper-case hex digits or `~`, and no encoded name has that. Exact names
-//! could have it, so those that end like a companion are refused.
+//! race, one for the share of clients that poll, and a tombstone for each released owner whose
+//! attempt may still arrive. All of them hash to one cluster slot. No key of one lock is a key of
+//! another: a companion has a `%` that is followed by something other than upper-case hex digits or
+//! `~`, and no encoded name has that. Exact names could have it, so those that end like a companion
+//! are refused.
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};

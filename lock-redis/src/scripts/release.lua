@@ -20,8 +20,8 @@ local share, share_key = tonumber(ARGV[5] or 0), KEYS[7]
 
 -- Notifies the next process when it may take the lock: after the rest of a minimum hold, and after
 -- the time for which the lock then stays free for clients that poll. Returns false if there is
--- neither. The share key lasts ten times as long as the lock stays free: there is no such time again
--- before its end.
+-- neither. The share key lasts ten times as long as the lock stays free: until its end, no release
+-- leaves the lock free.
 local function is_delayed(queued)
     local is_due = share > 0 and redis.pcall('SET', share_key, share, 'NX', 'PX', keep + 10 * share)
     local is_shared = is_due and is_due.ok ~= nil
