@@ -148,6 +148,12 @@ fn member(url: &str) -> Result<Url, Error> {
     if url.scheme() == "quorum" {
         return Err(invalid("a member of a quorum is no quorum itself"));
     }
+    if !url.clone().take_all("polling_share")?.is_empty() {
+        return Err(invalid(
+            "the members of a quorum cannot share a lock with clients that poll: each would leave it \
+             free at another time; leave out polling_share",
+        ));
+    }
     for name in COMMON {
         if !url.clone().take_all(name)?.is_empty() {
             return Err(invalid(format!(

@@ -315,6 +315,7 @@ mod quorum {
             // Nothing is asked before.
             ("quorum:?member=redis://a%3Fprefix=p:&member=redis://b&member=redis://c", "of prefix"),
             ("quorum:?member=rediss://a%3Fnames=exact&member=redis://b", "values of names"),
+            ("quorum:?member=redis://a%3Fpolling_share=1s", "leave out polling_share"),
         ] {
             let (kind, text) = refused(url).await;
             assert_eq!(kind, ErrorKind::Invalid, "{url}: {text}");

@@ -543,6 +543,9 @@ impl LockerBuilder {
     /// nearly over, if its last renewal was not answered, and before the end of a [minimum
     /// hold](Lock::min_hold).
     ///
+    /// A backend with a [`polling_share`](Capabilities::polling_share) hands nothing over, whatever
+    /// `at_most` is: its locks have to be free now and then.
+    ///
     /// Await [`close`](Locker::close) before the process ends, also after releases that were
     /// awaited: a lock that was handed to a waiter that is gone by then is released in the
     /// background.

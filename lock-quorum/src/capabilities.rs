@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use lock_core::{Capabilities, Fencing, Order, Support, Takeover, Wakeup};
 
+/// Why a member is refused.
+pub(crate) const LEAVES_FREE: &str =
+    "it leaves locks free for clients that poll, and not when the other members do";
+
 /// Returns the capabilities that all `members` have. `None` without members.
 pub(crate) fn of_all<'a>(
     members: impl IntoIterator<Item = &'a Capabilities>,
@@ -82,6 +86,7 @@ pub(crate) fn mismatch(declared: &Capabilities, member: &Capabilities) -> Option
         ),
         (together.inspecting < declared.inspecting, "it cannot be inspected"),
         (together.breaking < declared.breaking, "its locks cannot be broken"),
+        (member.polling_share.is_some(), LEAVES_FREE),
     ];
     differences.into_iter().find_map(|(differs, how)| differs.then_some(how))
 }
@@ -153,6 +158,8 @@ mod tests {
         assert_eq!(mismatch(&declared, &advisory), Some("its locks are less durable"));
         let rigid = memory().min_token_supported(Support::Absent);
         assert!(mismatch(&declared, &rigid).is_some());
+        let shared = memory().polling_share(Some(Duration::from_millis(250)));
+        assert_eq!(mismatch(&declared, &shared), Some(LEAVES_FREE));
         let polled = memory().wakeup(Wakeup::Poll);
         assert_eq!(mismatch(&declared, &polled), None);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lock_core::clock::Moment;
 use lock_core::{Backend, Capabilities, Error, ErrorKind, Executor};
 
-use crate::capabilities;
+use crate::capabilities::{self, LEAVES_FREE};
 use crate::member::{Connect, Member};
 use crate::quorum::{Inner, Quorum, Settings};
 
@@ -157,6 +157,14 @@ impl QuorumBuilder {
         };
         if size - away.len() < majority || away.iter().any(is_wrong) {
             return Err(too_few(size, majority, &away));
+        }
+        let leaves_free = |member: &&Arc<Member>| {
+            let caps = member.current().map(|it| it.capabilities());
+            caps.is_some_and(|caps| caps.polling_share.is_some())
+        };
+        if let Some(member) = members.iter().find(leaves_free) {
+            let why = format!("{} cannot be a member: {LEAVES_FREE}", member.name);
+            return Err(Error::new(ErrorKind::Invalid, why));
         }
         let declared: Vec<_> =
             members.iter().filter_map(|member| Some(member.current()?.capabilities())).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{Locker, Loss};
+use lock_core::{ErrorKind, Locker, Loss};
 use lock_quorum::{Quorum, QuorumBuilder};
 use rslock::LockManager;
 use test_servers::{Redis, RedisOptions};
@@ -34,6 +34,16 @@ impl Fleet {
     fn values(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.command(&["GET", "n"]).text()).collect()
     }
+}
+
+#[tokio::test]
+async fn a_member_that_leaves_locks_free_is_refused() {
+    let node = Redis::start(RedisOptions::new());
+    let url = format!("{}?polling_share=1s", node.url());
+    let member = lock_redis::Redis::connect(url).await.expect("the server takes us");
+    let error = Quorum::builder().member(member).build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("leaves locks free for clients that poll"), "{error}");
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ impl Redis {
         C: TryInto<Config>,
         Error: From<C::Error>,
     {
-        let config = config.try_into().map_err(Error::from)?;
+        let config = config.try_into().map_err(Error::from)?.in_order_if_shared()?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
         let waits_for_replicas = config.replicas.is_some();
         let min_ttl = config.min_ttl();
@@ -119,6 +119,7 @@ impl Backend for Redis {
             .ttl_max(self.inner.max_ttl)
             .margin(Duration::from_millis(2))
             .takeover(Takeover::LeasePlus(Duration::from_millis(50)))
+            .polling_share(self.inner.servers.client.polling_share)
             .detached(Support::Present)
             .minimum_hold(Support::Present)
             .late_attempts_refused(Support::Present)

@@ -28,6 +28,8 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
 const REPLICAS_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
+const SHARE_MAX: Duration = Duration::from_secs(10);
+
 /// The address of the server, the user there, and the prefix of the locks.
 ///
 /// ```
@@ -54,6 +56,8 @@ pub struct Config {
     pub(crate) max_ttl: Duration,
     /// `None`: the best that the server offers.
     pub(crate) order: Option<Order>,
+    /// How long a release leaves the lock free for clients that poll.
+    pub(crate) polling_share: Option<Duration>,
     pub(crate) replicas: Option<MinReplicas>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
@@ -85,6 +89,7 @@ impl Config {
     /// | `names` | all | `encoded`, or `exact` for keys byte by byte, see [`names`](Self::names) |
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
+    /// | `polling_share` | all | how long a release leaves the lock to clients that poll, see [`polling_share`](Self::polling_share) |
     /// | `min_replicas` | all | how many replicas must know of a lock, see [`min_replicas`](Self::min_replicas) |
     /// | `min_replicas_timeout` | with `min_replicas` | how long to wait for them, 500 ms unless given |
     /// | `db`, `user`, `password` | `redis+unix:` | the database, user and password |
@@ -145,6 +150,9 @@ impl Config {
             Some("any") => config.order(Order::PerProcess),
             Some(_) => return Err(invalid("the URL option order is fifo or any")),
         };
+        if let Some(share) = url.take_duration("polling_share")? {
+            config = config.polling_share(share)?;
+        }
         if let Some(count) = url.take("min_replicas")? {
             let count = count.parse().map_err(|_| invalid("min_replicas is a number"))?;
             let timeout = url.take_duration("min_replicas_timeout")?;
@@ -233,6 +241,29 @@ impl Config {
         self
     }
 
+    /// Leaves the lock free for `time` now and then, although claims are queued, so that clients of
+    /// other libraries get their turn. They poll, and would never see a lock free that goes from
+    /// one queued claim to the next. Write the pause between two of their polls, or a little more.
+    ///
+    /// A release leaves the lock free if none has done so within ten times as long: at most a tenth
+    /// of the time. Meanwhile all clients with this setting leave it alone. Then the first in the
+    /// queue gets it, which keeps its order. A hand-off lasts that much longer. Give all clients of
+    /// a lock the same value: one without it takes the lock, for the first in the queue, at once.
+    ///
+    /// Needs [`Order::Fifo`], which is then required of the server. A quorum refuses it. Off by
+    /// default.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is not from 1 ms to 10 s.
+    pub fn polling_share(mut self, time: Duration) -> Result<Self, Error> {
+        if !(Duration::from_millis(1)..=SHARE_MAX).contains(&time) {
+            return Err(invalid("polling_share is out of range; it is from 1ms to 10s"));
+        }
+        self.polling_share = Some(time);
+        Ok(self)
+    }
+
     /// Has a lock, and each renewal of it, count only if `count` replicas have acknowledged it
     /// within `timeout`.
     ///
@@ -295,6 +326,20 @@ impl Config {
         self
     }
 
+    /// Requires the order without which a lock has no share for others.
+    pub(crate) fn in_order_if_shared(mut self) -> Result<Self, Error> {
+        match (self.polling_share, self.order) {
+            (None, _) => {}
+            (Some(_), None | Some(Order::Fifo)) => self.order = Some(Order::Fifo),
+            (Some(_), Some(_)) => {
+                return Err(invalid(
+                    "polling_share needs order=fifo: without a queue, no release can let another client go first",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
     /// Returns the shortest lease. Core abandons a renewal after half of the renewal interval, a
     /// sixth of the lease, and the wait for replicas has to fit into that.
     pub(crate) fn min_ttl(&self) -> Duration {
@@ -320,6 +365,7 @@ impl Config {
             keys: Keys::new(Names::default(), "")?,
             max_ttl: MAX_TTL,
             order: None,
+            polling_share: None,
             replicas: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
@@ -390,6 +436,7 @@ impl fmt::Debug for Config {
         shown.field("database", &self.database).field("prefix", &self.keys.prefix());
         shown.field("names", &self.keys.names());
         shown.field("max_ttl", &self.max_ttl).field("order", &self.order);
+        shown.field("polling_share", &self.polling_share);
         shown.field("replicas", &self.replicas);
         #[cfg(feature = "tls")]
         shown.field("certificates", &self.certificates);

@@ -23,7 +23,8 @@ pub async fn forget(config: &Config, name: &LockName) -> Result<(), Error> {
     let redis = Redis::connect(config.clone()).await?;
     let forgetting = async {
         let keys = redis.inner.keys.of(name).map_err(error_of)?;
-        let call = Call::delete(&keys.all());
+        let ([lock, token_key, queue, processes, release_key], share) = (keys.all(), keys.share());
+        let call = Call::delete(&[lock, token_key, queue, processes, release_key, &share]);
         let request = Request::new("delete the keys of a lock", &keys, &call);
         redis.inner.servers.run::<i64>(&request).await.map(drop).map_err(error_of)
     };

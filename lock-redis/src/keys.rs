@@ -1,10 +1,11 @@
 //! From lock names to keys.
 //!
-//! A lock has up to six keys: its own, its token key, two for the queue, one for waiters that race,
-//! and a tombstone for each released owner whose attempt may still arrive. All of them hash to one
-//! cluster slot. No key of one lock is a key of another: a companion has a `%` that is followed by
-//! something other than upper-case hex digits or `~`, and no encoded name has that. Exact names
-//! could have it, so those that end like a companion are refused.
+//! A lock has up to seven keys: its own, its token key, two for the queue, one for waiters that
+//! race, one for the share of clients that poll, and a tombstone for each released owner whose
+//! attempt may still arrive. All of them hash to one cluster slot. No key of one lock is a key of
+//! another: a companion has a `%` that is followed by something other than upper-case hex digits or
+//! `~`, and no encoded name has that. Exact names could have it, so those that end like a companion
+//! are refused.
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
@@ -59,6 +60,8 @@ pub(crate) struct LockKeys {
 }
 
 const COMPANIONS: [&str; 5] = ["token", "queue", "procs", "wake", ""];
+/// The companion that exists while a release does not leave the lock free for clients that poll.
+const SHARE: &str = "share";
 /// The part of a tombstone's key before its owner.
 const TOMBSTONE: &str = "gone:";
 /// The part after the prefix of keys for trials of rights.
@@ -263,6 +266,11 @@ impl LockKeys {
         if holder_is_ours { self.release_key() } else { self.lock() }
     }
 
+    /// Returns the share key: see `release.lua`.
+    pub(crate) fn share(&self) -> String {
+        [self.part(5), SHARE].concat()
+    }
+
     /// Returns the key that records the release by `owner`.
     pub(crate) fn tombstone(&self, owner: &OwnerId) -> String {
         [self.part(5), TOMBSTONE, &owner.expose()].concat()
@@ -277,7 +285,7 @@ pub(crate) fn is_companion(key: &str) -> bool {
     [plain, tagged].into_iter().flatten().any(|(_, what)| {
         let is_tombstone =
             what.strip_prefix(TOMBSTONE).is_some_and(|owner| owner.parse::<OwnerId>().is_ok());
-        is_tombstone || (!what.is_empty() && COMPANIONS.contains(&what))
+        is_tombstone || what == SHARE || (!what.is_empty() && COMPANIONS.contains(&what))
     })
 }
 
@@ -334,8 +342,9 @@ mod tests {
         for lock in ["a", "a b", "{a}b", "a{b"] {
             let keys = exactly("p ", lock).unwrap();
             let tombstone = keys.tombstone(&owner);
-            let companions = keys.all().into_iter().skip(1).chain([tombstone.as_str()]);
-            for key in companions {
+            let share = keys.share();
+            let others = [tombstone.as_str(), share.as_str()];
+            for key in keys.all().into_iter().skip(1).chain(others) {
                 assert!(exactly("", key).is_err(), "{key}");
                 let (start, end) = key.split_at(1);
                 assert!(exactly(start, end).is_err(), "{key}");

@@ -43,9 +43,9 @@
 //! # URL and options
 //!
 //! `redis://`, `rediss://` (feature `tls`), `redis+unix://`, `redis+sentinel://` and
-//! `redis+cluster://`. Options: `prefix`, `names`, `max_ttl`, `order`, `min_replicas`;
-//! [`Config::new`] has the rest. The server is Redis 6 or newer; 5 with `order=any` or without an
-//! `order`.
+//! `redis+cluster://`. Options: `prefix`, `names`, `max_ttl`, `order`, `polling_share`,
+//! `min_replicas`; [`Config::new`] has the rest. The server is Redis 6 or newer; 5 with `order=any`
+//! or without an `order`.
 //!
 //! `Redis::from_client` (feature `redis-1`) takes the settings of your client of the crate `redis`.
 //! [`Config::connector`] opens streams through a tunnel. The locks' connection is their own.

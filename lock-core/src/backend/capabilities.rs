@@ -122,6 +122,10 @@ pub struct Capabilities {
     pub margin: Duration,
     /// Bound on takeover after a crash.
     pub takeover: Takeover,
+    /// How long a release may leave the lock free although claims are queued, for clients that poll
+    /// beside this library. `None`: not at all. Then core does not hand locks over [inside the
+    /// process](crate::LockerBuilder::local_handovers) either.
+    pub polling_share: Option<Duration>,
     /// Whether a hold can be handed to another process, which then knows the owner id.
     pub detached: Support,
     /// Whether [`ReleaseMode::keep`](crate::backend::ReleaseMode::keep) is honoured by the server.
@@ -158,6 +162,7 @@ impl Capabilities {
             ttl_max: Duration::from_secs(24 * 3600),
             margin: Duration::ZERO,
             takeover: Takeover::LeasePlus(Duration::from_secs(1)),
+            polling_share: None,
             detached: Support::Absent,
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
@@ -197,6 +202,7 @@ setters! {
     ttl_max: Duration,
     margin: Duration,
     takeover: Takeover,
+    polling_share: Option<Duration>,
     detached: Support,
     minimum_hold: Support,
     late_attempts_refused: Support,

@@ -79,9 +79,13 @@ pub(crate) struct Settings {
 }
 
 impl<H: Held> SharedEngine<H> {
-    pub(crate) fn new(backend: Arc<dyn Backend>, settings: Settings) -> Self {
+    pub(crate) fn new(backend: Arc<dyn Backend>, mut settings: Settings) -> Self {
         let mut caps = backend.capabilities();
         let has_server_queue = caps.order == Order::Fifo;
+        if caps.polling_share.is_some() {
+            // A lock that stays in the process is never free for clients that poll.
+            settings.local_handovers = 0;
+        }
         if settings.local_handovers > 0 {
             // Waiters of this process overtake earlier ones of other processes.
             caps.order = Order::PerProcess;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use lock_core::{Order, OwnerId};
 
@@ -26,6 +27,8 @@ pub(crate) struct ClientState {
     /// The order in which waiters are served. The first connection decides it, and every other one
     /// has to support it.
     pub(crate) order: OnceLock<Order>,
+    /// How long a release leaves the lock free for clients that poll.
+    pub(crate) polling_share: Option<Duration>,
     /// Locks are on several servers, each in its slot.
     pub(crate) in_cluster: bool,
     /// Some server can delete without a script, so waiters mark the lock. This
@@ -49,6 +52,7 @@ impl ClientState {
             id,
             channel,
             order: OnceLock::new(),
+            polling_share: config.polling_share,
             in_cluster,
             marks: AtomicBool::new(false),
             connections: AtomicU64::new(0),

@@ -1,7 +1,10 @@
 -- The cases that quick_acquire.lua leaves: the lock is held, other claims are queued, or the state
 -- is unusual.
 
-local arrival, marks, release_key = ARGV[5] or '', ARGV[6] == '1', KEYS[6]
+local arrival, marks, release_key, share_key = ARGV[5] or '', ARGV[6] == '1', KEYS[6], KEYS[7]
+if release_key == share_key then
+    release_key = nil
+end
 local channel, connection = string.match(ARGV[8] or '', '^(.*):(%d%d%d)$')
 ttl = tonumber(ttl)
 local entry_ttl = 2 * ttl + QUEUE_ENTRY_GRACE
@@ -91,11 +94,23 @@ local function contended(by, remaining, flags, checks)
     return {by, arrival, remaining, now, flags}
 end
 
+-- Returns for how many more ms the free lock is left to clients that poll, or nil. After a step of
+-- the server's clock, the share key may last for longer.
+local function left_free()
+    local share = share_key and redis.pcall('GETRANGE', share_key, '0', '15')
+    share = type(share) == 'string' and tonumber(share)
+    local left = share and redis.call('PTTL', share_key) - 9 * share
+    return left and left > 0 and left <= share and left or nil
+end
+
 if not value then
     if redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
-    local flags = waits and enqueue() or 0
+    local flags, left = waits and enqueue() or 0, left_free()
+    if left then
+        return contended(0, left, flags)
+    end
     local next, err, more = queued.grant_next(lock, token_key, queue, processes, mine, true)
     if err then
         if was_added then

@@ -136,6 +136,15 @@ local function queue_functions()
         end
     end
 
+    -- Notifies the process of the queue's head that the lock stays free for so many ms, so that it
+    -- checks then. The lock has no lease whose end others wait for, so some of them check as well.
+    local function notify_first(lock, queue, processes, ms)
+        local now = clock()
+        notify_next(lock, queue, processes, 1, nil, nil, ms, now)
+        local head = redis.call('ZRANGE', queue, '0', '0')[1]
+        notify_others(check_message(lock, ms, now, 1), processes, head and channel_of(head), 4)
+    end
+
     -- Grants the free lock to the first queued owner whose process listens, and publishes the
     -- grant. `mine`: the calling owner. It receives no message, because the script's reply tells
     -- it. `expired`: the lock became free by the end of a lease, not by a release. Returns the next
@@ -228,6 +237,6 @@ local function queue_functions()
         end
     end
 
-    return {grant_next = grant_next, notify_next = notify_next, heard_from = heard_from, sweep = sweep, channel_of = channel_of}
+    return {grant_next = grant_next, notify_next = notify_next, notify_first = notify_first, heard_from = heard_from, sweep = sweep, channel_of = channel_of}
 end
 

@@ -6,6 +6,8 @@
 -- KEYS[4]  Its processes.
 -- KEYS[5]  The tombstone of this owner.
 -- KEYS[6]  The release key, if the claim waits without a queue entry.
+-- KEYS[7]  The share key, if waiters let clients that poll have a part of the time. Then KEYS[6] is
+--          the same unless the claim waits without a queue entry.
 --
 -- Arguments that are empty at the end may be missing.
 -- ARGV[1]  The owner id.

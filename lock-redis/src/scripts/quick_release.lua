@@ -14,6 +14,10 @@
 -- ARGV[3]  '1' if an attempt may still arrive.
 -- ARGV[4]  The queue entry of this owner, or ''.
 --
+-- If waiters let clients that poll have a part of the time:
+-- KEYS[7]  The share key. While it exists, the lock is not left free again.
+-- ARGV[5]  For how many ms a release leaves the lock free.
+--
 -- Replies 1 if this owner held the lock until now, else 0.
 --
 -- After the release all commands run by pcall: a completed release must not end as an error. At the

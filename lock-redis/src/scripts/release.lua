@@ -16,6 +16,22 @@ elseif is_plain then
 end
 
 local keep, uncertain, mine = tonumber(ARGV[2] or 0), ARGV[3], ARGV[4] or ''
+local share, share_key = tonumber(ARGV[5] or 0), KEYS[7]
+
+-- Notifies the next process when it may take the lock: after the rest of a minimum hold, and after
+-- the time for which the lock then stays free for clients that poll. Returns false if there is
+-- neither. The share key lasts ten times as long as the lock stays free: until its end, no release
+-- leaves the lock free.
+local function is_delayed(queued)
+    local is_due = share > 0 and redis.pcall('SET', share_key, share, 'NX', 'PX', keep + 10 * share)
+    local is_shared = is_due and is_due.ok ~= nil
+    if is_shared then
+        queued.notify_first(lock, queue, processes, keep + share)
+    elseif keep > 0 then
+        queued.notify_next(lock, queue, processes, 1, nil)
+    end
+    return is_shared or keep > 0
+end
 
 local value = redis.pcall('GETRANGE', lock, '0', '255')
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -33,13 +49,18 @@ if ours and keep > 0 then
         local queued = queue_functions()
         -- An owner that releases a sent lock has received it.
         pcall(queued.heard_from, processes, owner)
-        pcall(queued.notify_next, lock, queue, processes, 1, nil)
+        pcall(is_delayed, queued)
     end
     redis.pcall('DEL', release_key)
 elseif ours then
     redis.call('DEL', lock, release_key)
     if redis.pcall('EXISTS', queue) == 1 then
-        pcall(queue_functions().grant_next, lock, token_key, queue, processes, nil, false)
+        local queued = queue_functions()
+        pcall(queued.heard_from, processes, owner)
+        local _, is_free = pcall(is_delayed, queued)
+        if is_free ~= true then
+            pcall(queued.grant_next, lock, token_key, queue, processes, nil, false)
+        end
     end
 else
     -- Has no effect that matters, except an error where writes are refused: a replica that lags

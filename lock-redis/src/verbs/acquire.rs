@@ -291,9 +291,16 @@ pub(crate) fn acquire(
 ) -> Call {
     let ([lock, token_key, queue, processes, release_key], tombstone) =
         (keys.all(), keys.tombstone(&claim.owner));
-    let keys = [lock, token_key, queue, processes, &tombstone, release_key];
-    let keys = keys.get(..if arms_release_key { 6 } else { 5 }).unwrap_or_default();
-    let mut call = Call::new(&client.scripts().acquire, keys);
+    let share_key = client.polling_share.map(|_| keys.share());
+    let (release_key, count) = match (arms_release_key, &share_key) {
+        (true, None) => (release_key, 6),
+        (true, Some(_)) => (release_key, 7),
+        (false, None) => ("", 5),
+        (false, Some(share_key)) => (share_key.as_str(), 7),
+    };
+    let share_key = share_key.as_deref().unwrap_or_default();
+    let keys = [lock, token_key, queue, processes, &tombstone, release_key, share_key];
+    let mut call = Call::new(&client.scripts().acquire, keys.get(..count).unwrap_or_default());
     call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + TOKEN_RETENTION));
     let label = shown(claim.label.as_ref());
     let token = |token: Option<u64>| token.map(|token| token.to_string()).unwrap_or_default();

@@ -40,18 +40,24 @@ impl Redis {
         if is_plain && servers.client.marks() && self.delete(claim, &keys).await? {
             return Ok(Release::Released);
         }
-        let call = if is_plain {
+        let share = servers.client.polling_share;
+        let call = if is_plain && share.is_none() {
             let mut call = Call::new(script, &keys.all());
             call.arg(claim.owner.expose());
             call
         } else {
             let (tombstone, [lock, token_key, queue, processes, release_key]) =
                 (keys.tombstone(&claim.owner), keys.all());
-            let mut call =
-                Call::new(script, &[lock, token_key, queue, processes, release_key, &tombstone]);
+            let share_key = share.map(|_| keys.share()).unwrap_or_default();
+            let keys = [lock, token_key, queue, processes, release_key, &tombstone, &share_key];
+            let count = if share.is_some() { 7 } else { 6 };
+            let mut call = Call::new(script, keys.get(..count).unwrap_or_default());
             let entry = channel.map(|channel| QueueEntry::of(claim, channel).to_string());
             call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
             call.arg(i32::from(how.expects_late_attempt())).arg(entry.unwrap_or_default());
+            if let Some(share) = share {
+                call.arg(millis(share));
+            }
             call
         };
         match servers.run(&Request::new("release", &keys, &call)).await?.answer {

@@ -38,6 +38,9 @@ pub(crate) fn suites() -> Vec<Suite> {
     suites.extend(sentinels);
     suites.extend(with_replicas);
     suites.extend([
+        // Nothing is handed over inside a process then.
+        Suite::new("redis_with_a_share", || Box::new(OnServer::with_a_share()))
+            .only(|law| law.chapter() != "14"),
         Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
         Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
         Suite::new("redis_far_away_in_any_order", || Box::new(OnServer::in_any_order().far_away())),
@@ -66,7 +69,7 @@ struct OnServer {
     network: Network,
     /// A second network for every client, which only adds delay.
     far_away: Option<Proxy>,
-    /// An option of the URL.
+    /// Options of the URL.
     order: &'static str,
     /// The wake-up that clients declare for that.
     wakeup: Wakeup,
@@ -84,6 +87,11 @@ impl OnServer {
     /// Creates servers whose waiters race for the lock.
     fn in_any_order() -> Self {
         Self::with_user(LEAST_RIGHTS[1], "any", Wakeup::Signal)
+    }
+
+    /// Creates servers whose releases leave the lock free now and then, for other clients.
+    fn with_a_share() -> Self {
+        Self::with_user(LEAST_RIGHTS[0], "fifo&polling_share=20ms", Wakeup::HandOff)
     }
 
     /// Creates servers without signals, so that waiters poll.

@@ -29,6 +29,7 @@ mod replicas;
 mod requests;
 mod rights;
 mod sentinel;
+mod share;
 mod soak;
 mod stale;
 mod standstill;
