@@ -110,7 +110,7 @@ async fn late_releases_leave_other_holders_alone() {
     let votes = |values: &[String]| values.iter().filter(|value| *value == theirs).count();
     assert_eq!(
         guard.verify().await.map(|_| ()).map_err(|e| e.kind()),
-        Err(lock_core::ErrorKind::Lost)
+        Err(ErrorKind::Lost)
     );
     assert_eq!(guard.lost().await, Loss::NotHeld);
     drop(guard);
