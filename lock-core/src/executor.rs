@@ -247,3 +247,18 @@ impl Drop for Owned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executors_that_ended_are_forgotten() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        for _ in 0..100 {
+            drop(Executor::of(runtime.handle().clone()));
+        }
+        let ended = known().iter().filter(|it| it.strong_count() == 0).count();
+        assert!(ended < 50, "{ended} are kept");
+    }
+}

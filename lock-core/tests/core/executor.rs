@@ -9,7 +9,7 @@ use lock_core::backend::FaultKind;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Executor, LockGuard, Locker, Loss, Memory, RenewalPolicy};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle, Id};
 use tracing::{Level, Metadata, Subscriber, span};
 
 use crate::support::{Altered, millis, pass, runtime, secs};
@@ -202,6 +202,52 @@ fn the_thread_ends_with_its_last_user() {
     drop(guard);
     until("the release", || memory.is_empty());
     until("the end of the thread", || ended.load(Ordering::SeqCst));
+}
+
+/// As of a lock whose last release is under way when its locker is dropped.
+#[test]
+fn a_task_that_is_under_way_ends_after_the_last_user() {
+    let executor = Executor::new().unwrap();
+    let (began, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let flags = (Arc::clone(&began), Arc::clone(&done));
+    executor.handle().spawn(async move {
+        flags.0.store(true, Ordering::SeqCst);
+        sleep(millis(50)).await;
+        flags.1.store(true, Ordering::SeqCst);
+    });
+    until("the beginning of the task", || began.load(Ordering::SeqCst));
+    drop(executor);
+    until("the end of the task", || done.load(Ordering::SeqCst));
+}
+
+/// Notes the runtime in which it is dropped.
+struct DroppedIn(Arc<Mutex<Option<Id>>>);
+
+impl Drop for DroppedIn {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap() = Handle::try_current().ok().map(|runtime| runtime.id());
+    }
+}
+
+#[test]
+fn work_that_is_given_up_is_dropped_within_its_executor() {
+    let executor = Executor::new().unwrap();
+    let seen = Arc::default();
+    let dropped = DroppedIn(Arc::clone(&seen));
+    let mut work = Box::pin(executor.within(async move {
+        let _dropped = dropped;
+        std::future::pending::<()>().await;
+    }));
+    assert!(work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(work);
+    assert_eq!(*seen.lock().unwrap(), Some(executor.handle().id()));
+}
+
+#[test]
+fn executors_are_told_apart_in_logs() {
+    let [one, other] = [(); 2].map(|()| Executor::new().unwrap());
+    assert_eq!(format!("{one:?}"), format!("{:?}", one.clone()));
+    assert_ne!(format!("{one:?}"), format!("{other:?}"));
 }
 
 #[test]
