@@ -106,6 +106,25 @@ async fn contention_until_the_end_of_the_wait_is_not_a_fault() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_try_behind_a_local_holder_sends_a_request_only_if_the_backend_is_silent() {
+    let slow = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Release => Injection::Hang,
+        _ => Injection::None,
+    });
+    let locks = Locker::builder(lineless(slow.clone())).timeout(secs(4)).build();
+    let holder = locks.lock("n").unwrap().ttl(secs(60)).acquire().await.unwrap();
+    let releasing = tokio::spawn(holder.release());
+    sleep(secs(1)).await;
+    let sent = slow.calls();
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    assert_eq!(slow.calls(), sent, "the holder is known");
+    sleep(secs(2)).await;
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    assert_eq!(slow.calls(), sent + 1, "the backend may be down");
+    releasing.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_behind_a_local_holder_sends_no_request() {
     let counted = FaultInjector::new(Arc::new(Memory::new()), |_| Injection::None);
     let locks = Locker::new(lineless(counted.clone()));

@@ -357,6 +357,8 @@ async fn a_lost_lock_is_valid_for_no_time() {
     let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
     let guard = lock.acquire().await.unwrap();
     assert!(guard.valid_for().is_some_and(|left| left > secs(29)));
+    assert!(guard.deadline().is_some_and(|deadline| deadline.remaining() > secs(29)));
+    assert_eq!(guard.loss_signal().deadline(), guard.deadline());
     assert_eq!(guard.lost().await, Loss::Expired);
     assert_eq!(guard.valid_for(), Some(Duration::ZERO), "None is a lock without a lease");
 }
