@@ -547,6 +547,7 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::{Backend, Claim, Fault, Renewal};
     use crate::faults::{FaultInjector, Injection, Verb};
 
     fn sendable<T: Send>(value: T) -> T {
@@ -606,6 +607,35 @@ mod tests {
             crate::clock::pretend_suspended(Duration::from_secs(15));
         });
         assert_eq!(verified.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(guard.loss(), Some(Loss::Expired));
+    }
+
+    /// A backend whose machine sleeps while the answer to a renewal is on its way.
+    #[derive(Debug)]
+    struct SleepsAfterRenewals;
+
+    #[async_trait::async_trait]
+    impl crate::layer::Layer for SleepsAfterRenewals {
+        async fn renew(
+            &self,
+            inner: &dyn Backend,
+            claims: &[&Claim],
+        ) -> Vec<Result<Renewal, Fault>> {
+            let answers = inner.renew(claims).await;
+            crate::clock::pretend_suspended(Duration::from_secs(15));
+            answers
+        }
+    }
+
+    /// Nothing else looks at the hold before.
+    #[tokio::test(start_paused = true)]
+    async fn an_acknowledgement_that_is_the_first_event_after_the_deadline_revives_nothing() {
+        let memory = Arc::new(crate::Memory::new());
+        let slept = crate::layer::Layered::new(memory, SleepsAfterRenewals);
+        let lock = crate::Locker::new(slept).lock("n").unwrap().ttl(Duration::from_secs(30));
+        let guard = lock.renewal(crate::RenewalPolicy::off()).acquire().await.unwrap();
+        crate::clock::sleep(Duration::from_secs(20)).await;
+        assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(guard.loss(), Some(Loss::Expired));
     }
 }
