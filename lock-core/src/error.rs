@@ -155,9 +155,10 @@ impl Error {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted)
     }
 
-    /// Returns how long the lock can stay after a release with unknown outcome, counted from when
-    /// the error was made. Where the lease lives in a session, this includes the backend's
-    /// [`takeover`](crate::Capabilities::takeover).
+    /// Returns the time after which another client can hold the lock, after a release with unknown
+    /// outcome, counted from when the error was made. It includes the backend's
+    /// [`takeover`](crate::Capabilities::takeover), since servers may keep a lock for longer than
+    /// its lease.
     ///
     /// `None` if nothing is left to wait for, if the backend has no leases, or if it refuses to let
     /// the lock go and keeps it for as long as its session goes on.
