@@ -45,7 +45,7 @@ impl fmt::Display for Violation {
 
 impl From<Error> for Violation {
     fn from(error: Error) -> Self {
-        Self(format!("an operation failed: {}", with_causes(&error)))
+        Self(format!("an operation failed: {error:#}"))
     }
 }
 

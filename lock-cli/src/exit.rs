@@ -129,12 +129,15 @@ impl From<lock_any::Error> for Failure {
     }
 }
 
-/// Returns an error and its causes on one line.
+/// Returns an error and its causes on one line. A refusal shows its cause already.
 pub(crate) fn chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
+        let shown = format!(": {error}");
+        if !text.ends_with(&shown) {
+            text.push_str(&shown);
+        }
         cause = error.source();
     }
     text

@@ -13,8 +13,10 @@ type Source = Arc<dyn std::error::Error + Send + Sync>;
 /// A failure: its kind, lock and backend, whether it may have been applied, and advice.
 ///
 /// Act on [`kind`](Self::kind), not on the message. `Display` is one line in lower case; the cause
-/// from the backend, if there is one, is the [`source`](std::error::Error::source). Neither holds
-/// credentials or whole owner ids. Contention is not an error: the methods that try return `None`.
+/// from the backend, if there is one, is the [`source`](std::error::Error::source). A request that
+/// the backend cannot accept is an exception: `Display` includes its cause, because only that says
+/// what to change. Neither holds credentials or whole owner ids. Contention is not an error: the
+/// methods that try return `None`.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -155,9 +157,10 @@ impl Error {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted)
     }
 
-    /// Returns how long the lock can stay after a release with unknown outcome, counted from when
-    /// the error was made. Where the lease lives in a session, this includes the backend's
-    /// [`takeover`](crate::Capabilities::takeover).
+    /// Returns the time after which another client can hold the lock, after a release with unknown
+    /// outcome, counted from when the error was made. It includes the backend's
+    /// [`takeover`](crate::Capabilities::takeover), since servers may keep a lock for longer than
+    /// its lease.
     ///
     /// `None` if nothing is left to wait for, if the backend has no leases, or if it refuses to let
     /// the lock go and keeps it for as long as its session goes on.
@@ -242,10 +245,11 @@ impl Error {
     }
 }
 
-/// Names the verb, the lock, the backend and the reason. `{:#}` adds the causes.
+/// Names the verb, the lock, the backend and the reason. `{:#}` adds the causes. The first cause of
+/// a refusal is always there: only that says what to change.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { doing, lock, backend, message, .. } = &*self.0;
+        let Inner { kind, doing, lock, backend, message, .. } = &*self.0;
         if let Some(doing) = doing {
             write!(f, "cannot {doing}")?;
             if let Some(lock) = lock {
@@ -257,10 +261,11 @@ impl fmt::Display for Error {
             f.write_str(": ")?;
         }
         f.write_str(message)?;
-        let mut cause = std::error::Error::source(self).filter(|_| f.alternate());
+        let is_refusal = matches!(kind, ErrorKind::Invalid | ErrorKind::Unsupported);
+        let mut cause = std::error::Error::source(self).filter(|_| is_refusal || f.alternate());
         while let Some(source) = cause {
             write!(f, ": {source}")?;
-            cause = source.source();
+            cause = source.source().filter(|_| f.alternate());
         }
         Ok(())
     }
@@ -301,6 +306,17 @@ mod tests {
         assert_eq!(error.source().unwrap().to_string(), "connection reset");
         assert_eq!(error.effect(), Effect::Unknown);
         assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn a_refusal_is_shown_with_its_cause_and_once() {
+        for kind in [FaultKind::Invalid, FaultKind::Unsupported] {
+            let error = Error::from_fault(Fault::not_applied(kind, "the quota is used up"));
+            let shown = error.to_string();
+            assert!(shown.ends_with(": the quota is used up"), "{shown}");
+            assert_eq!(format!("{error:#}"), shown);
+            assert!(error.source().is_some());
+        }
     }
 
     #[test]

@@ -92,8 +92,8 @@ impl Backend for ZooKeeper {
             // The session lease includes it.
             .margin(Duration::ZERO)
             // The server keeps the lock until the session times out, rounded up to a tick, for any
-            // ttl. A timeout has at least two ticks.
-            .takeover(Takeover::LeasePlus(timeout * 3 / 2))
+            // ttl. A timeout has at least two ticks. The other half is for an election.
+            .takeover(Takeover::LeasePlus(timeout * 2))
             .loss_push(Support::Present)
             .inspecting(Support::Present)
             .listing(Support::Present)

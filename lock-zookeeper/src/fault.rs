@@ -1,5 +1,8 @@
 //! The effect and the kind of each error of the client crate.
 
+use std::error::Error as _;
+use std::fmt;
+
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
@@ -11,12 +14,11 @@ pub(crate) const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
 pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
     let text = format!("{doing}: {}", explained(error));
     match error {
+        ZkError::Throttled => Fault::not_applied(FaultKind::Unavailable, Throttled(text)),
         ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed => {
             Fault::not_applied(FaultKind::Denied, text)
         }
-        ZkError::NotReadOnly | ZkError::Throttled | ZkError::NoHosts => {
-            Fault::not_applied(FaultKind::Unavailable, text)
-        }
+        ZkError::NotReadOnly | ZkError::NoHosts => Fault::not_applied(FaultKind::Unavailable, text),
         ZkError::Unimplemented => Fault::not_applied(FaultKind::Unsupported, text),
         &ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => {
             Fault::not_applied(FaultKind::Invalid, text)
@@ -24,6 +26,23 @@ pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
         error if is_refusal(error) => Fault::not_applied(FaultKind::Invalid, text),
         _ => Fault::unknown(FaultKind::Unavailable, text),
     }
+}
+
+/// The cause of a request that an overloaded server has dropped.
+#[derive(Debug)]
+struct Throttled(String);
+
+impl fmt::Display for Throttled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Throttled {}
+
+/// Returns true if an overloaded server has dropped the request, and may accept it soon.
+pub(crate) fn is_throttled(fault: &Fault) -> bool {
+    fault.source().is_some_and(|cause| cause.is::<Throttled>())
 }
 
 /// Returns the error of a failed connection.
@@ -71,6 +90,9 @@ fn explained(error: &ZkError) -> String {
         }
         ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => {
             "the session is local to its member, which does not make it a global one for a node that ends with it: set localSessionsUpgradingEnabled=true, or localSessionsEnabled=false"
+        }
+        ZkError::Throttled => {
+            "the server is overloaded and drops requests that have waited for its throttled_op_wait_time"
         }
         ZkError::NotReadOnly => "the server is cut off from its quorum and only answers reads",
         other => return other.to_string(),

@@ -179,14 +179,17 @@ impl Session {
         }
     }
 
-    /// Keeps the session alive and removes residue, until the session is over.
-    pub(crate) async fn run(&self) {
+    /// Keeps the session alive and removes residue, until the session is over. Returns false if it
+    /// ends because no server answers or knows it.
+    pub(crate) async fn run(&self) -> bool {
         tokio::select! {
             () = self.send_heartbeats() => {}
             () = self.clean_up() => {}
             () = self.over() => {}
         }
+        let is_answered = self.over.get().is_some();
         self.end();
+        is_answered
     }
 
     /// Closes the session at the server, if that can be reached, for the sake of the waiters. Waits

@@ -302,6 +302,10 @@ static LAWS: &[Law] = &[
         "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it. A release that meets a removal by force (A3) may end as NotHeld, though it freed the rest.",
         "A retry that frees a newer holder's lock, or that claims an outcome it cannot know.",
     ),
+    law!("4.8", release::a_failed_release_bounds_the_rest).promise(
+        "A release that ends as an error without an answer says within which time the lock is free, and a waiter holds it by then.",
+        "A program that starts its job again after that time would wait for much longer, or in vain.",
+    ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
     law!("5.1", fencing::tokens_grow).promise(
         "Each grant's token is higher than that of the grant before, for every client and every way: through another client, pushed, after an expiry, after a break. A renewal has the token of its grant.",
         "A resource that checks tokens refuses the rightful holder, or accepts a late one.",
@@ -446,6 +450,10 @@ static LAWS: &[Law] = &[
         "A lock whose backend connected on one runtime and that was acquired on another is held for ten leases after both have ended, on the same connection, and can be released then.",
         "A service that connects in one runtime and works in another loses its locks when the first runtime is idle, blocked or gone.",
     ).if_declared(network),
+    law!("12.15", network::an_undelivered_release_bounds_the_rest).slow().promise(
+        "The time after which the lock is free, in the error of a release that could not be delivered, also counts how long the acquisition was under way.",
+        "A server counts a lease from the request's arrival, and may keep the lock for longer than the lease.",
+    ).if_declared(network_and_leases),
     law!("13.1", server::a_stopped_server_strands_no_lock).promise(
         "An attempt that a stopped server runs after its client has timed out leaves the lock free within the bound of a call.",
         "The request waits in the server's socket, and runs when its claim has ended.",

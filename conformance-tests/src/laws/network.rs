@@ -12,6 +12,7 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Takeover, Wakeup};
 use tokio::runtime::{Builder, Runtime};
 
+use super::release::{Waiting, is_held_within_the_bound, start_waiter};
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::helpers::name;
 use crate::network::Holds;
@@ -364,7 +365,18 @@ pub(super) async fn an_undelivered_release_is_finished_later(ctx: Arc<Ctx>) -> V
     is_free_soon(&ctx, "dropped", "the guard that was dropped meanwhile").await
 }
 
-type Waiting = tokio::task::JoinHandle<Result<LockGuard, Error>>;
+pub(super) async fn an_undelivered_release_bounds_the_rest(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
+    // The lock's permanent state exists already.
+    ensure!(ctx.is_free(&name("n")).await?, "a lock that nobody has taken is not free");
+    let to_server = Duration::from_millis(250);
+    ctx.network().set(Fault::Delay { to_server, to_client: Duration::ZERO });
+    let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+    let next = start_waiter(&ctx, "n").await?;
+    ctx.network().set(Fault::BlackHole);
+    let ended = guard.release().await;
+    is_held_within_the_bound(&ctx, ended, next).await
+}
 
 /// Starts a task of `locks` that waits for a held lock, and has requested it.
 async fn waiting(ctx: &Ctx, locks: &Locker, lock: &str) -> Result<Waiting, Violation> {

@@ -7,9 +7,10 @@ use std::time::Duration;
 use lock_core::backend::{Attempt, Release, ReleaseMode};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Injection, Verb};
-use lock_core::{Backend, ErrorKind, RenewalPolicy};
+use lock_core::{Backend, Error, ErrorKind, LockGuard, RenewalPolicy};
+use tokio::task::JoinHandle;
 
-use crate::context::{Ctx, Verdict, Violation, ensure};
+use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::helpers::name;
 
 pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
@@ -181,5 +182,50 @@ pub(super) async fn a_retried_release_reports_gone(ctx: Arc<Ctx>) -> Verdict {
         end == Err(ErrorKind::Gone),
         "the first answer was lost, the lock was gone at the second try, and the release ended as {end:?}"
     );
+    Ok(())
+}
+
+pub(super) async fn a_failed_release_bounds_the_rest(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.with_faults(|call| match call.verb {
+        Verb::Release => Injection::Hang,
+        _ => Injection::None,
+    });
+    let guard = locks.await.build().lock("n")?.acquire().await?;
+    let next = start_waiter(&ctx, "n").await?;
+    // A renewal is due after a third of the lease.
+    sleep(ctx.ttl() / 2).await;
+    let ended = guard.release().await;
+    is_held_within_the_bound(&ctx, ended, next).await
+}
+
+/// The task of a waiter.
+pub(super) type Waiting = JoinHandle<Result<LockGuard, Error>>;
+
+/// Starts a task that waits for the lock through a client of its own.
+pub(super) async fn start_waiter(ctx: &Ctx, lock: &str) -> Result<Waiting, Violation> {
+    let lock = ctx.locker().await.lock(lock)?;
+    Ok(tokio::spawn(async move { lock.acquire().await }))
+}
+
+/// Checks that `next` holds the lock within the bound in the error of a release.
+pub(super) async fn is_held_within_the_bound(
+    ctx: &Ctx,
+    ended: Result<(), Error>,
+    next: Waiting,
+) -> Verdict {
+    let failed = Moment::now();
+    let Err(error) = &ended else { violated!("an unanswered release ended as {ended:?}") };
+    let Some(bound) = error.free_within() else {
+        violated!("an unanswered release does not say when the lock is free: {error:?}")
+    };
+    // For the tasks of a loaded machine.
+    let allowed = bound + Duration::from_millis(100);
+    let Ok(next) = tokio::time::timeout(allowed + ctx.slack() * 4, next).await else {
+        violated!("the lock was to be free {bound:?} after its release, and was not much later");
+    };
+    let next = next.expect("the waiter does not panic")?;
+    let took = Moment::now().saturating_since(failed);
+    ensure!(took <= allowed, "the lock was to be free within {bound:?}, and was after {took:?}");
+    next.release().await?;
     Ok(())
 }

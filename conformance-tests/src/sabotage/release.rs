@@ -1,12 +1,16 @@
 //! Saboteurs of chapter 4.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use lock_core::Backend;
-use lock_core::backend::{Claim, Fault, LateAttempt, Release, ReleaseMode};
+use lock_core::backend::{
+    Attempt, Claim, Fault, Grant, LateAttempt, Lease, Release, ReleaseMode, Renewal,
+};
 use lock_core::layer::Layer;
+use lock_core::{Backend, Capabilities, Takeover};
 
 use super::saboteur::{Saboteur, saboteur};
-use super::tools::{holder, unavailable};
+use super::tools::{holder, map_attempt, map_renewals, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(OnlyAcknowledgesReleases, "4.1", "7.2", "14.3", "14.6"),
@@ -17,6 +21,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(ForgetsFormerHolders, "4.5"),
     saboteur!(IgnoresMinimumHolds, "4.6", "14.7"),
     saboteur!(KeepsTheWholeLease, "4.6"),
+    saboteur!(HoldsForLongerThanItSays, "4.8", "12.15"),
 ];
 
 #[derive(Debug, Default)]
@@ -173,5 +178,29 @@ impl Layer for KeepsTheWholeLease {
             return Ok(Release::Released);
         }
         inner.release(claim, how).await
+    }
+}
+
+/// Tells the holder of half the lease, and declares that the server keeps no lock beyond it.
+#[derive(Debug, Default)]
+struct HoldsForLongerThanItSays;
+impl HoldsForLongerThanItSays {
+    fn half(mut grant: Grant) -> Grant {
+        if let Lease::For(lease) = &mut grant.lease {
+            *lease /= 2;
+        }
+        grant
+    }
+}
+#[async_trait]
+impl Layer for HoldsForLongerThanItSays {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        inner.capabilities().takeover(Takeover::LeasePlus(Duration::ZERO))
+    }
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        map_attempt(inner.try_acquire(claim).await, Self::half)
+    }
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        map_renewals(inner.renew(claims).await, Self::half)
     }
 }

@@ -141,6 +141,9 @@ struct HoldState {
     /// ends on the server.
     leased_at: Moment,
     lease_ends: Option<Moment>,
+    /// When the acknowledged leases have ended on a server that counts each from its answer, by a
+    /// slow clock.
+    expires_by: Option<Moment>,
     /// `None` while one is under way, or when there will be none.
     next_renewal: Option<Moment>,
     /// Up to when the lock was asked for, by the acquisition or explicitly since, as we count it: a
@@ -192,6 +195,7 @@ impl Hold {
                 deadline: None,
                 leased_at: grant.since,
                 lease_ends: None,
+                expires_by: None,
                 next_renewal: None,
                 asked_until,
                 interval: Duration::MAX,
@@ -393,9 +397,15 @@ impl Hold {
         self.limit.is_some()
     }
 
-    /// Returns the moment at which the lease has expired on the server.
+    /// Returns the moment at which the lease ends, counted from before its request.
     pub(crate) fn lease_ends(&self) -> Option<Moment> {
         self.state().lease_ends.map(|ends| within_limit(ends, self.limit.as_ref()))
+    }
+
+    /// Returns the moment by which the lease has expired on the server. The request may have been
+    /// under way for as long as its answer took.
+    pub(crate) fn expires_by(&self) -> Option<Moment> {
+        self.state().expires_by.map(|ends| within_limit(ends, self.limit.as_ref()))
     }
 
     /// Returns the acknowledged grant whose lease ends last.
@@ -504,6 +514,8 @@ impl Hold {
                 if ends > state.lease_ends {
                     (state.leased_at, state.lease_ends) = (grant.since, ends);
                 }
+                let expires_by = Moment::now() + lease + self.engine.margin(lease);
+                state.expires_by = state.expires_by.max(Some(expires_by));
                 // Bounded below, however short the leases that the backend grants.
                 state.interval = sensible((lease / 3).max((self.ttl / 100).min(HASTE)));
             }

@@ -90,7 +90,7 @@ impl PendingRelease {
     ) -> Self {
         let engine = Arc::clone(&hold.engine);
         let timeout_at = now + engine.settings.timeout;
-        let ends = hold.lease_ends().max(claim_state.latest_expiry).max(keep_until);
+        let ends = hold.expires_by().max(claim_state.latest_expiry).max(keep_until);
         Self {
             engine,
             target: ReleaseTarget::Hold(Arc::clone(hold), claim_state),
@@ -311,14 +311,14 @@ impl PendingRelease {
         );
     }
 
-    /// Returns how soon the lock is free in any case, after a release that failed by `fault`.
+    /// Returns how soon another client can hold the lock, after a release that failed by `fault`.
     /// `None` if no bound is known: there is no lease, or the session goes on and its server
     /// refuses to let the lock go.
     pub(crate) fn free_within(&self, fault: &Fault) -> Option<Duration> {
         let expires = self.has_leases && (fault.is_transient() || !self.in_session);
         expires.then(|| match self.engine.caps.takeover {
-            Takeover::LeasePlus(more) if self.in_session => self.expires_at.remaining() + more,
-            _ => self.expires_at.remaining(),
+            Takeover::LeasePlus(more) => self.expires_at.remaining() + more,
+            Takeover::AtOnce => self.expires_at.remaining(),
         })
     }
 }

@@ -98,13 +98,20 @@ impl Session {
                     self.connection.send_replace(Arc::new(connection));
                     return true;
                 }
-                Ok(None) if !gives_up.has_passed() => {
+                Ok(None) if !gives_up.has_passed() && !self.is_outlived() => {
                     sleep_between(RECONNECT_PAUSE / 2, RECONNECT_PAUSE).await;
                 }
                 Ok(None) | Err(SessionLost) => break,
             }
         }
         false
+    }
+
+    /// Returns true if the session lives by unanswered requests at most, and a released lock with
+    /// it. Each of them may prolong it.
+    fn is_outlived(&self) -> bool {
+        let proven_until = self.lease().proven_until();
+        proven_until.has_passed() && self.entries().values().any(|entry| entry.state().releasing)
     }
 
     /// Opens a connection to this server and sends a heartbeat write on it. Returns `None` if that

@@ -123,12 +123,15 @@ async fn run_sessions(
 ) {
     let mut closing = JoinSet::new();
     loop {
-        session.run().await;
+        let is_answered = session.run().await;
         tracing::warn!(
             zookeeper.servers = %config.servers,
             "the session has ended, and all locks that it held are lost"
         );
-        closing.spawn(session.close());
+        // Another request that is not answered might prolong the session.
+        if is_answered {
+            closing.spawn(session.close());
+        }
         session = reopen(&config).await;
         while closing.try_join_next().is_some() {}
         if current.send(Arc::downgrade(&session)).is_err() {

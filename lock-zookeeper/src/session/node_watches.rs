@@ -2,7 +2,7 @@
 //! cancels it.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lock_core::backend::Fault;
@@ -13,6 +13,7 @@ use super::connection::Liveness;
 use super::queue_entry::{NodeEnd, NodeWatch, Queries, QueueEntry};
 use super::{Session, expired};
 use crate::fault::fault;
+use crate::value::NodeData;
 
 impl Session {
     /// Watches the entry's own node, so that its end is recorded. A node that belongs to another
@@ -33,6 +34,9 @@ impl Session {
             return Err(expired());
         }
         *watched.entry() = Arc::downgrade(entry);
+        if watched.was_overwritten.load(Ordering::Acquire) {
+            self.restore_data(&path, entry).await;
+        }
         // The node may have been removed before its entry was known.
         if let Some(end) = watched.end.get() {
             self.report_end(entry, *end);
@@ -49,7 +53,7 @@ impl Session {
         if let Some(watched) = live_watch(&self.watches(), path) {
             return Ok(Some(watched));
         }
-        let Some((owner, watch)) = self.set_watch(path).await? else {
+        let Some(SeenNode { owner, was_overwritten, watch }) = self.set_watch(path).await? else {
             return Ok(None);
         };
         let mut watches = self.watches();
@@ -63,6 +67,7 @@ impl Session {
             end: SetOnce::new(),
             was_first: AtomicBool::new(false),
             owner,
+            was_overwritten: AtomicBool::new(was_overwritten),
             entry: Mutex::default(),
             query,
         });
@@ -72,7 +77,7 @@ impl Session {
         let (session, path) = (Arc::clone(self), path.to_owned());
         tokio::spawn(async move {
             let end = tokio::select! {
-                end = session.wait_node_end(&path, watch, &mut queries) => end,
+                end = session.wait_node_end(&path, &known, watch, &mut queries) => end,
                 () = session.over() => None,
             };
             session.record_end(&path, &known, end);
@@ -86,6 +91,7 @@ impl Session {
     async fn wait_node_end(
         &self,
         path: &str,
+        known: &Weak<NodeWatch>,
         mut watch: ServerWatch,
         queries: &mut Queries,
     ) -> Option<NodeEnd> {
@@ -95,10 +101,36 @@ impl Session {
                 Some(EventType::Session) => return Some(NodeEnd::Unknown),
                 // The data has changed, or the connection is another one.
                 _ => match self.retry(|| self.set_watch(path)).await {
-                    Some(Some((_, again))) => watch = again,
+                    Some(Some(seen)) => {
+                        watch = seen.watch;
+                        let watched = known.upgrade()?;
+                        // Its entry may become known later.
+                        watched.was_overwritten.store(seen.was_overwritten, Ordering::Release);
+                        let entry = watched.entry().upgrade().filter(|_| seen.was_overwritten);
+                        drop(watched);
+                        if let Some(entry) = entry {
+                            self.restore_data(path, &entry).await;
+                        }
+                    }
                     Some(None) => return Some(NodeEnd::Removed),
                     None => return Some(NodeEnd::Unknown),
                 },
+            }
+        }
+    }
+
+    /// Writes the data of an entry's node again. Curator's `Revoker` replaces them, and then they
+    /// name no owner for operators to inspect and to break.
+    async fn restore_data(&self, path: &str, entry: &QueueEntry) {
+        let Some(data) = entry.state().data.clone() else { return };
+        match self.client().set_data(path, data.as_bytes(), None).await {
+            Ok(_) => tracing::warn!(
+                zookeeper.node = path,
+                "another client has replaced the data of a queue entry, perhaps to ask for a release: they are restored"
+            ),
+            // It is gone, or the connection is. The next watch reads the data again.
+            Err(error) => {
+                tracing::debug!(lock.error = %error, "the data of a node are not restored")
             }
         }
     }
@@ -128,14 +160,15 @@ impl Session {
         }
     }
 
-    /// Sets a watch on a node by reading it, and returns the session that owns the node. A watch on
-    /// a node that does not exist would stay on the server.
-    async fn set_watch(&self, path: &str) -> Result<Option<(i64, ServerWatch)>, Fault> {
+    /// Sets a watch on a node by reading it. A watch on a node that does not exist would stay on
+    /// the server.
+    async fn set_watch(&self, path: &str) -> Result<Option<SeenNode>, Fault> {
         let connection = self.connection();
         match connection.client.get_and_watch_data(path).await {
-            Ok((_, stat, watcher)) => {
-                let liveness = connection.liveness();
-                Ok(Some((stat.ephemeral_owner, ServerWatch { watcher, liveness })))
+            Ok((data, stat, watcher)) => {
+                let watch = ServerWatch { watcher, liveness: connection.liveness() };
+                let was_overwritten = NodeData::parse(&data).is_none();
+                Ok(Some(SeenNode { owner: stat.ephemeral_owner, was_overwritten, watch }))
             }
             Err(ZkError::NoNode) => Ok(None),
             Err(error) => Err(fault("watching the queue", &error)),
@@ -145,6 +178,15 @@ impl Session {
     fn watches(&self) -> MutexGuard<'_, HashMap<String, Weak<NodeWatch>>> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A node, when its watch was set.
+struct SeenNode {
+    /// The session that owns it.
+    owner: i64,
+    /// Its data name no owner id. Those of other libraries never do.
+    was_overwritten: bool,
+    watch: ServerWatch,
 }
 
 /// A watch, and the state of its connection.

@@ -67,7 +67,11 @@ impl Session {
         entry: &Arc<QueueEntry>,
         data: String,
     ) -> Result<Vec<String>, Fault> {
-        entry.state().creating = true;
+        {
+            let mut state = entry.state();
+            state.creating = true;
+            state.data = Some(data.clone());
+        }
         let (session, creating) = (Arc::clone(self), Arc::clone(entry));
         let work = tokio::spawn(async move {
             let answer = tokio::select! {

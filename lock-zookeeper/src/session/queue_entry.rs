@@ -26,6 +26,8 @@ pub(crate) struct EntryState {
     /// attempt.
     pub(crate) creating: bool,
     pub(crate) node: Option<EntryNode>,
+    /// The data of the node.
+    pub(crate) data: Option<String>,
     /// Such a request went unanswered, and may be applied until this moment.
     pub(crate) late_create_until: Option<Moment>,
     /// The watch that records the end of the node here.
@@ -72,6 +74,7 @@ impl QueueEntry {
         let state = EntryState {
             creating: false,
             node: None,
+            data: None,
             late_create_until: None,
             watched: None,
             queue_watched: false,
@@ -154,6 +157,8 @@ pub(crate) struct NodeWatch {
     pub(super) was_first: AtomicBool,
     /// The session that owns the node.
     pub(super) owner: i64,
+    /// Its data named no owner id when the watch was set.
+    pub(super) was_overwritten: AtomicBool,
     /// The queue entry of the node, if it is one of this session.
     pub(super) entry: Mutex<Weak<QueueEntry>>,
     /// Queries whether the watch task has caught up. The task ends when this is dropped.

@@ -213,6 +213,11 @@ impl SessionLease {
         }
     }
 
+    /// Returns until when the session lives by the answers, whatever unanswered requests do to it.
+    pub(crate) fn proven_until(&self) -> Moment {
+        self.deadline
+    }
+
     /// Returns true if more time is left than one commit takes.
     pub(crate) fn allows_grant(&self) -> bool {
         let commit = self.heartbeats.back().map(HeartbeatWrite::took).unwrap_or_default();

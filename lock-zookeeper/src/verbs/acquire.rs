@@ -1,10 +1,12 @@
 //! Acquiring a lock: creating the queue entry of a claim, and its grant.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind, QUEUE_ENTRY_GRACE};
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep_between};
 
+use crate::fault::is_throttled;
 use crate::names::Names;
 use crate::session::manager::SessionManager;
 use crate::session::{PredecessorWatch, QueueEntry, Session};
@@ -13,6 +15,9 @@ use crate::value::NodeData;
 /// The number of times that one attempt creates its node when answers are lost. Core bounds the
 /// time.
 const ATTEMPTS: u32 = 5;
+
+/// The pause after a request that an overloaded server has dropped.
+const THROTTLED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Tries to acquire a lock, and queues a claim that may wait.
 pub(crate) async fn try_acquire(
@@ -76,7 +81,7 @@ async fn compete(
     if entry.state().is_waiting() {
         return Ok(Attempt::Contended { expires_in: None });
     }
-    let others = queue_before(session, entry, queue).await?;
+    let others = queue_before(session, entry, claim, queue).await?;
     session.note_contended(&entry.lock, others.is_some());
     let Some(queue) = others else {
         let grant = session.grant(entry, claim.ttl, asked).await?;
@@ -120,6 +125,10 @@ async fn enter_queue(
             return Ok(None);
         }
         let created = session.create_entry(entry, data.clone()).await;
+        if created.as_ref().is_err_and(|fault| claim.queues() && is_throttled(fault)) {
+            sleep_between(THROTTLED_PAUSE / 2, THROTTLED_PAUSE).await;
+            continue;
+        }
         // The answer was lost with its connection. On the next connection the node is found if it
         // was created. An attempt that does not queue does not wait for that.
         let is_lost = created.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown);
@@ -143,6 +152,7 @@ async fn enter_queue(
 async fn queue_before(
     session: &Session,
     entry: &QueueEntry,
+    claim: &Claim,
     queue: Option<Vec<String>>,
 ) -> Result<Option<Vec<String>>, Fault> {
     if entry.state().first_since.is_some() {
@@ -150,7 +160,7 @@ async fn queue_before(
     }
     let queue = match queue {
         Some(queue) => queue,
-        None => session.queue(&entry.lock).await?,
+        None => read_queue(session, entry, claim).await?,
     };
     let ours = entry.state().node.as_ref().map(|node| node.name.clone());
     if let Some(ours) = &ours {
@@ -168,6 +178,23 @@ async fn queue_before(
                 FaultKind::Unavailable,
                 "the claim's node was removed from the queue",
             ))
+        }
+    }
+}
+
+/// Reads the queue, again and again for a claim that may wait if an overloaded server drops that
+/// request. Core bounds the time.
+async fn read_queue(
+    session: &Session,
+    entry: &QueueEntry,
+    claim: &Claim,
+) -> Result<Vec<String>, Fault> {
+    loop {
+        match session.queue(&entry.lock).await {
+            Err(fault) if claim.queues() && is_throttled(&fault) => {
+                sleep_between(THROTTLED_PAUSE / 2, THROTTLED_PAUSE).await;
+            }
+            answer => return answer,
         }
     }
 }

@@ -1,13 +1,16 @@
-//! Curator's mutex beside ours on one ensemble, when a follower is cut off from its leader: the
-//! time at which the first holder stops, and at which the next one is granted the lock.
+//! Curator's mutex and kazoo's lock beside ours, when a holder is cut off: the time at which it
+//! stops, and at which the next one is granted the lock.
 //!
-//! `CUT_OFF_RUNS=8` repeats it and writes `docs/pictures/cut-off.jsonl`, from which a picture is
-//! drawn. Each line is a run, in milliseconds since the cut.
+//! `CUT_OFF_RUNS=8` repeats the runs and prints a line for each. With it, a follower that is cut
+//! off writes `docs/pictures/cut-off.jsonl`, from which a picture is drawn. Each line is a run, in
+//! milliseconds since the cut. `CUT_OFF_SYNC_LIMIT=15` makes followers wait for so many ticks, and
+//! writes nothing.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use lock_conformance::proxy::Fault;
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::clock::Moment;
 use test_servers::peers::{Library, Peer};
 use test_servers::{ZooKeeperEnsemble, ZooKeeperOptions};
@@ -22,74 +25,128 @@ const SYNC_LIMIT: &str = "5";
 /// The shortest timeout that such servers grant.
 const SESSION: Duration = Duration::from_secs(4);
 
+/// The cut link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Link {
+    /// Between the holders' member and the leader.
+    ToLeader,
+    /// Between the holders and their member.
+    ToMember,
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_is_cut_off_beside_curator() {
-    let runs = std::env::var("CUT_OFF_RUNS").ok();
-    let mut lines = String::new();
-    for _ in 0..runs.as_ref().map_or(1, |runs| runs.parse().expect("a number of runs")) {
-        let line = cut_off().await;
-        println!("{line}");
-        lines += &(line + "\n");
-    }
-    if runs.is_some() {
+async fn a_follower_that_is_cut_off_beside_other_libraries() {
+    let limit = std::env::var("CUT_OFF_SYNC_LIMIT").ok();
+    let (is_repeated, lines) = repeat(Link::ToLeader, limit.as_deref().unwrap_or(SYNC_LIMIT)).await;
+    if is_repeated && limit.is_none() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
         std::fs::write(docs.join("pictures/cut-off.jsonl"), lines).expect("it can be written");
     }
 }
 
-/// Cuts a follower off while a client of each library holds a lock through it, and another client
-/// waits at another member. Returns the times as JSON.
-async fn cut_off() -> String {
-    let options = ZooKeeperOptions::new().tick(TICK).setting("syncLimit", SYNC_LIMIT).links();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_cut_off_beside_other_libraries() {
+    repeat(Link::ToMember, SYNC_LIMIT).await;
+}
+
+/// Returns whether the runs are to be repeated, and their lines.
+async fn repeat(link: Link, sync_limit: &str) -> (bool, String) {
+    let runs = std::env::var("CUT_OFF_RUNS").ok();
+    let mut lines = String::new();
+    for _ in 0..runs.as_ref().map_or(1, |runs| runs.parse().expect("a number of runs")) {
+        let line = cut_off(link, sync_limit).await;
+        println!("{line}");
+        lines += &(line + "\n");
+    }
+    (runs.is_some(), lines)
+}
+
+/// Cuts a link while a client of each library holds a lock through it, and another client waits at
+/// another member. Returns the times as JSON.
+async fn cut_off(link: Link, sync_limit: &str) -> String {
+    let options = ZooKeeperOptions::new().tick(TICK).setting("syncLimit", sync_limit).links();
     let ensemble = ZooKeeperEnsemble::start(&options);
     let (leader, follower, other) = roles(&ensemble);
     let [first, second] = [follower, other].map(|member| ensemble.member(member).addr());
+    let network = Proxy::start(first).expect("a proxy can be started");
+    let first = network.addr();
 
-    let [mut holder, mut next] = [first, second].map(|member| {
-        let mut peer = Library::Curator.start(&[]);
-        peer.tell(&format!("{member} /theirs {}", SESSION.as_millis()));
-        peer
-    });
-    assert_eq!(holder.ask("watch").await, "done");
-    until_held(&mut holder, "acquire 10000").await;
-    next.tell("acquire 60000");
-    let operator = operator(second).await;
-    until("Curator's second client is queued", async || {
-        queue_of(&operator, "theirs").await.len() == 2
-    })
-    .await;
+    let timeout = SESSION.as_millis();
+    let (mut curator, mut kazoo) = tokio::join!(
+        Others::prepare(Library::Curator, [first, second], "/curators", format!("{timeout}")),
+        Others::prepare(Library::Kazoo, [first, second], "/kazoos", format!("Lock {timeout}")),
+    );
     let ours = HandOver::prepare(first, second, SESSION).await;
 
-    ensemble.link(follower, leader).set(Fault::BlackHole);
+    match link {
+        Link::ToLeader => ensemble.link(follower, leader).set(Fault::BlackHole),
+        Link::ToMember => network.set(Fault::BlackHole),
+    }
     let cut = Moment::now();
-    let since_cut = || Moment::now().saturating_since(cut);
-    let (ours, stopped, granted) = tokio::join!(
+    let (ours, curator, kazoo) = tokio::join!(
         async {
             let lost = ours.lost().await;
             let stopped = lost.saturating_since(cut);
             (stopped, stopped + ours.granted_after(lost).await)
         },
-        async {
-            while !["SUSPENDED", "LOST"].contains(&&*holder.answer().await) {}
-            since_cut()
-        },
-        async {
-            until_held(&mut next, "").await;
-            since_cut()
-        },
+        curator.run(cut),
+        kazoo.run(cut),
     );
-    let run = |name: &str, stopped: Duration, granted: Duration| {
+    let run = |name: &str, (stopped, granted): (Duration, Duration)| {
         let [stopped, granted] = [stopped, granted].map(|time| time.as_millis());
         format!("\"{name}\":{{\"stopped\":{stopped},\"granted\":{granted}}}")
     };
-    format!("{{{},{}}}", run("ours", ours.0, ours.1), run("curator", stopped, granted))
+    format!("{{{},{},{}}}", run("ours", ours), run("curator", curator), run("kazoo", kazoo))
 }
 
-/// Waits until a client holds the lock, and tells it to acquire it unless it was told before.
-/// Reports of its connection are skipped.
-async fn until_held(peer: &mut Peer, told: &str) {
-    if !told.is_empty() {
-        peer.tell(told);
+/// The two clients of another library.
+struct Others {
+    holder: Peer,
+    next: Peer,
+}
+
+impl Others {
+    /// Starts a holder and a waiter, and returns when the waiter is queued.
+    async fn prepare(
+        library: Library,
+        members: [SocketAddr; 2],
+        lock: &str,
+        options: String,
+    ) -> Self {
+        let [mut holder, mut next] = members.map(|member| {
+            let mut peer = library.start(&[]);
+            peer.tell(&format!("{member} {lock} {options}"));
+            peer
+        });
+        assert_eq!(holder.ask("watch").await, "done");
+        holder.tell("acquire 10000");
+        until_held(&mut holder).await;
+        next.tell("acquire 60000");
+        let operator = operator(members[1]).await;
+        let lock = lock.trim_start_matches('/');
+        until("the second client is queued", async || queue_of(&operator, lock).await.len() == 2)
+            .await;
+        Self { holder, next }
     }
+
+    /// Returns when the holder is notified that its lock is in doubt, and when the next one is
+    /// granted it, since the cut.
+    async fn run(&mut self, cut: Moment) -> (Duration, Duration) {
+        let since_cut = || Moment::now().saturating_since(cut);
+        tokio::join!(
+            async {
+                while !["SUSPENDED", "LOST"].contains(&&*self.holder.answer().await) {}
+                since_cut()
+            },
+            async {
+                until_held(&mut self.next).await;
+                since_cut()
+            },
+        )
+    }
+}
+
+/// Waits until a client holds the lock. Reports of its connection are skipped.
+async fn until_held(peer: &mut Peer) {
     while peer.answer().await != "held" {}
 }

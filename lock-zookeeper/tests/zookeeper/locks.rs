@@ -510,3 +510,23 @@ async fn a_line_of_any_length_is_read() {
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
 }
+
+/// As Curator's `Revoker` does to ask for a release.
+#[tokio::test]
+async fn data_that_another_client_replaces_are_restored() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let locks = Locker::new(client.clone());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let waiter = claim("n", true);
+    assert!(is_contended(&client, &waiter).await);
+    for at in [1, 0] {
+        let node = format!("/n/{}", queue_of(&operator, "n").await[at]);
+        let (data, _) = operator.get_data(&node).await.unwrap();
+        operator.set_data(&node, b"__REVOKE__", None).await.unwrap();
+        until("it is restored", async || operator.get_data(&node).await.unwrap().0 == data).await;
+    }
+    let seen = client.inspect(&name("n")).await.unwrap();
+    assert_eq!(seen.holders[0].owner, Some(*guard.owner()));
+    assert!(client.break_lock(&name("n"), guard.owner()).await.unwrap());
+}

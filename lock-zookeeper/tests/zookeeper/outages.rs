@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::proxy::{Direction, Fault, Proxy};
 use lock_core::backend::{Attempt, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, Locker, Loss};
@@ -93,6 +93,22 @@ async fn an_acquisition_that_is_given_up_in_an_outage_is_cleared_away_after_it()
 /// The server counts from the last sign of life, and the holder from a proof before that.
 #[tokio::test]
 async fn a_release_that_cannot_get_through_says_when_the_lock_is_free() {
+    is_free_within_the_bound(async |_| {}).await;
+}
+
+/// Each request for another connection prolongs the session.
+#[tokio::test]
+async fn a_client_that_hears_no_answer_does_not_keep_its_released_lock() {
+    is_free_within_the_bound(async |network| {
+        // The release is lost, and what the client sends from now on arrives.
+        network.reset_connections().await;
+        network.set(Fault::Lose(Direction::ToClient));
+    })
+    .await;
+}
+
+/// Checks the bound in the error of a release that is lost, after which `then` happens.
+async fn is_free_within_the_bound(then: impl AsyncFnOnce(&Proxy)) {
     const SESSION: Duration = Duration::from_secs(4);
     let server = server();
     let network = Proxy::start(server.addr()).unwrap();
@@ -106,6 +122,7 @@ async fn a_release_that_cannot_get_through_says_when_the_lock_is_free() {
     network.set(Fault::BlackHole);
     let error = soon(guard.release()).await.unwrap_err();
     let (failed, bound) = (Moment::now(), error.free_within().expect("it lapses"));
+    then(&network).await;
     drop(soon(waiter).await.unwrap().unwrap());
     let took = Moment::now().saturating_since(failed);
     println!("free {took:?} after the error, which said {bound:?}");

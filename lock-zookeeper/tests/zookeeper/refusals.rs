@@ -81,6 +81,40 @@ async fn a_used_up_quota_is_no_contention() {
     assert_eq!(fault.kind(), FaultKind::Invalid);
     let text = fault.into_source().to_string();
     assert!(text.contains("quota"), "{text}");
+    let error = Locker::new(client).lock("n").unwrap().acquire().await.unwrap_err();
+    assert!(error.to_string().contains("quota"), "{error}");
+}
+
+/// Requests that have waited for a millisecond are dropped, for as long as others keep the server
+/// busy.
+#[tokio::test]
+async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
+    let options = ZooKeeperOptions::new()
+        .property("zookeeper.request_throttle_max_requests", "1")
+        .property("zookeeper.throttled_op_wait_time", "1");
+    let server = Server::start(&options);
+    let locks = Locker::new(client(server.addr()).await);
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let busy = operator(server.addr()).await;
+    let mut load = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let busy = busy.clone();
+        load.spawn(async move {
+            loop {
+                let _ = busy.list_children("/").await;
+            }
+        });
+    }
+    until("it drops requests", async || {
+        busy.list_children("/").await == Err(zookeeper_client::Error::Throttled)
+    })
+    .await;
+    for round in 0..20 {
+        drop(soon(locks.lock(format!("n{round}")).unwrap().acquire()).await.unwrap());
+    }
+    let waiter = tokio::spawn(async move { locks.lock("n").unwrap().acquire().await });
+    drop(guard);
+    drop(soon(waiter).await.unwrap().unwrap());
 }
 
 /// Creates the node `/app`, and limits the nodes from there on.

@@ -1,6 +1,5 @@
 //! The lines of a history: one JSON object each, distinguished by `kind`.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use lock_core::{Capabilities, Error, ErrorKind, Fencing, Loss, Order, Takeover};
@@ -459,15 +458,7 @@ impl From<&Error> for Why {
             ErrorKind::Lost => Self::Lost,
             ErrorKind::Gone => Self::Gone,
             ErrorKind::FenceRegressed => Self::Fenced,
-            other => {
-                let mut text = format!("{other:?}: {error}");
-                let mut source = error.source();
-                while let Some(cause) = source {
-                    text += &format!(": {cause}");
-                    source = cause.source();
-                }
-                Self::Other(text)
-            }
+            other => Self::Other(format!("{other:?}: {error:#}")),
         }
     }
 }

@@ -1,6 +1,7 @@
 """Locks with kazoo's Lock as the lines on stdin say, and answers each with a line on stdout.
 
-The first line names the hosts, the path, and the class if it is not Lock. Told nothing, it only loads the library.
+The first line names the hosts, the path, the class if it is not Lock, and then the session timeout in milliseconds if
+it is not 10 s. After `watch`, each state of the connection is a line, too. Told nothing, it only loads the library.
 """
 
 import sys
@@ -10,10 +11,10 @@ from kazoo.exceptions import LockTimeout
 
 first = sys.stdin.readline()
 if first:
-    hosts, path, *kind = first.split()
-    client = KazooClient(hosts=hosts, timeout=10)
+    hosts, path, kind, timeout, *_ = first.split() + ["Lock", "10000"][len(first.split()) - 2:]
+    client = KazooClient(hosts=hosts, timeout=float(timeout) / 1000)
     client.start()
-    lock = getattr(client, *kind or ["Lock"])(path, "kazoo")
+    lock = getattr(client, kind)(path, "kazoo")
     for line in sys.stdin:
         verb, *args = line.split()
         if verb == "acquire":
@@ -21,6 +22,9 @@ if first:
                 answer = "held" if lock.acquire(timeout=float(args[0]) / 1000) else "contended"
             except LockTimeout:
                 answer = "contended"
+        elif verb == "watch":
+            client.add_listener(lambda state: print(state, flush=True))
+            answer = "done"
         else:
             lock.release()
             answer = "done"
