@@ -10,6 +10,8 @@ use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::layer::{Layer, Layered};
 use lock_core::*;
 
+use crate::support::Altered;
+
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
@@ -180,6 +182,40 @@ async fn a_grant_that_comes_too_late_is_not_contention() {
     let locks = Locker::new(slow);
     let answer = locks.lock("n").unwrap().ttl(secs(1)).try_acquire_for(millis(100)).await;
     assert!(answer.is_err(), "nobody had the lock, and the answer is {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn free_within_depends_on_the_session_the_fault_and_the_takeover() {
+    const MORE: Duration = secs(7);
+    let bound = async |in_session: bool, fault: FaultKind, takeover: Takeover| {
+        let refuses = FaultInjector::new(Arc::new(Memory::new()), move |c| match c.verb {
+            Verb::Release => Injection::Refuse(fault),
+            _ => Injection::None,
+        });
+        let caps: fn(&mut Capabilities) = match takeover {
+            Takeover::AtOnce => |caps| caps.takeover = Takeover::AtOnce,
+            Takeover::LeasePlus(_) => |caps| caps.takeover = Takeover::LeasePlus(MORE),
+        };
+        let backend = Altered::new(refuses, caps).grants(move |grant| match in_session {
+            true => grant.with_limit(LeaseLimit::new(Moment::now() + secs(60))),
+            false => grant,
+        });
+        let lock = Locker::new(backend).lock("n").unwrap().ttl(secs(30));
+        lock.acquire().await.unwrap().release().await.unwrap_err().free_within()
+    };
+    let (down, denied) = (FaultKind::Unavailable, FaultKind::Denied);
+    let plus = Takeover::LeasePlus(MORE);
+    // After a refusal that stays, a session keeps the lock for as long as it goes on.
+    assert_eq!(bound(true, denied, plus).await, None);
+    for (in_session, fault) in [(true, down), (false, down), (false, denied)] {
+        let [soon, late] = [
+            bound(in_session, fault, Takeover::AtOnce).await.unwrap(),
+            bound(in_session, fault, plus).await.unwrap(),
+        ];
+        assert!((secs(20)..secs(32)).contains(&soon), "{in_session} {fault:?}: {soon:?}");
+        let differs = late.saturating_sub(soon);
+        assert!((secs(5)..secs(9)).contains(&differs), "{in_session} {fault:?}: {soon:?} {late:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
