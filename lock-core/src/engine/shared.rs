@@ -340,6 +340,18 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_remembered_among_those_of_a_thousand_names() {
+        let mut seen_tokens = SeenTokens::default();
+        let (name, token) = (LockName::new("n").unwrap(), FencingToken::from_u64(9));
+        seen_tokens.raise(&name, token);
+        for i in 0..1000 {
+            let other = LockName::new(format!("other {i}")).unwrap();
+            seen_tokens.raise(&other, FencingToken::from_u64(i));
+        }
+        assert_eq!(seen_tokens.raise(&name, FencingToken::from_u64(3)), Some(token));
+    }
+
+    #[test]
     fn a_million_names_leave_two_generations() {
         let mut seen_tokens = SeenTokens::default();
         for i in 0..1_000_000_u64 {
