@@ -42,6 +42,12 @@ class Sherlock(worker.Library):
     def acquire(self, lock):
         lock.acquire()
 
+    def try_acquire(self, lock):
+        return lock.acquire(blocking=False)
+
+    def extend(self, lock, _ttl_ms):
+        return lock.renew()
+
     def release(self, lock):
         lock.release()
 

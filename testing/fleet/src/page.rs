@@ -1,0 +1,1 @@
+//! `docs/interop.md`, written from the record.

@@ -1,0 +1,66 @@
+//! Load: two processes of each side increment one counter, in two steps under the lock.
+
+use std::time::Duration;
+
+use lock_fleet::Side;
+use serde_json::Value;
+
+use crate::scene::{Checked, SOON, Scene, Worker};
+
+/// The time between the read and the write.
+const HOLD_US: u64 = 1_000;
+
+/// The time between a release and the next request.
+const PAUSE_US: u64 = 5_000;
+
+/// The lease.
+const LEASE: u64 = 20_000;
+
+/// The seconds of a run, unless `FLEET_SECONDS` says otherwise.
+const SECONDS: u64 = 3;
+
+/// No update is lost, no two holds overlap, and the grants of each side.
+pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
+    let seconds = std::env::var("FLEET_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds: u64 = seconds.unwrap_or(SECONDS);
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let counter = directory.path().join("counter");
+    std::fs::write(&counter, "0").map_err(|error| error.to_string())?;
+    let mut workers = Vec::new();
+    for side in [Side::Ours, Side::Theirs, Side::Ours, Side::Theirs] {
+        let mut worker = scene.worker(side).await?;
+        worker.ttl(LEASE).await?;
+        workers.push((side, worker));
+    }
+    let ms = seconds * 1_000;
+    let command = format!("count n {ms} {HOLD_US} {PAUSE_US} {}", counter.display());
+    workers.iter_mut().for_each(|(_, worker)| worker.peer.tell(&command));
+    let mut holds = Vec::new();
+    for (side, worker) in &mut workers {
+        let grants = grants(worker, Duration::from_secs(seconds)).await?;
+        holds.extend(grants.into_iter().map(|hold| (hold, *side)));
+    }
+    holds.sort_unstable_by_key(|(hold, _)| *hold);
+    let overlaps = holds.windows(2).filter(|pair| pair[1].0[0] < pair[0].0[1]).count();
+    let counted = std::fs::read_to_string(&counter).map_err(|error| error.to_string())?;
+    let counted: usize = counted.parse().map_err(|_| format!("the counter is {counted:?}"))?;
+    if overlaps > 0 || counted != holds.len() {
+        let lost = holds.len().abs_diff(counted);
+        return Err(format!("{overlaps} overlaps, {lost} of {} updates lost", holds.len()));
+    }
+    let of = |side| holds.iter().filter(|(_, of)| *of == side).count();
+    if of(Side::Ours) == 0 {
+        return Err("ours was never served".into());
+    }
+    Ok(format!("{} : {} in {seconds} s", of(Side::Ours), of(Side::Theirs)))
+}
+
+/// Returns the times of each grant: from the acquisition to the call of the release.
+async fn grants(worker: &mut Worker, lasts: Duration) -> Result<Vec<[u64; 2]>, String> {
+    let line = worker.peer.answer_within(lasts + 2 * SOON).await;
+    let answer = worker.parse(&line)?;
+    let answer = worker.succeeded("count", answer)?;
+    let times = |grant: &Value| Some([grant[0].as_u64()?, grant[1].as_u64()?]);
+    let grants = answer["grants"].as_array().map(|grants| grants.iter().map(times).collect());
+    grants.flatten().ok_or_else(|| "it has no list of grants".to_owned())
+}
