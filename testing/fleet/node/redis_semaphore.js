@@ -11,9 +11,9 @@ class RedisSemaphore {
     this.clients = members(url).map((member) => new Redis(member));
   }
 
-  mutex(name, ttlMs) {
+  mutex(name, ttlMs, more) {
     // By default a waiter gives up after 10 s; here it waits until it is served.
-    const options = { lockTimeout: ttlMs, acquireTimeout: 1e9, onLockLost: () => {} };
+    const options = { lockTimeout: ttlMs, acquireTimeout: 1e9, onLockLost: () => {}, ...more };
     const { clients } = this;
     return clients.length === 1 ? new Mutex(clients[0], name, options) : new RedlockMutex(clients, name, options);
   }
@@ -25,7 +25,7 @@ class RedisSemaphore {
   }
 
   async tryAcquire(name, ttlMs) {
-    const mutex = this.mutex(name, ttlMs);
+    const mutex = this.mutex(name, ttlMs, { acquireAttemptsLimit: 1 });
     return (await mutex.tryAcquire()) ? mutex : null;
   }
 

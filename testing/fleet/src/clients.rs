@@ -23,6 +23,22 @@ pub struct Client {
     pub waits: &'static str,
     /// A remark on the page, or nothing.
     pub remark: &'static str,
+    /// The extent of its checks.
+    pub extent: Extent,
+}
+
+/// The checks of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All checks.
+    All,
+    /// All checks, and load with one process of each side. Two of this client and one of ours can
+    /// hold a third of the votes each, and the client keeps them until its lease ends.
+    OneProcess,
+    /// Exclusion and our wake-up: the client keeps locks in another layout.
+    OtherLayout,
+    /// The check of a slow network: it takes the other keys, without which it excludes nothing.
+    OtherKeys,
 }
 
 /// The servers of a check.
@@ -164,6 +180,7 @@ const fn on_one(name: &'static str, program: Program) -> Client {
         renewal: Renewal::ByHand,
         waits: "",
         remark: "",
+        extent: Extent::All,
     }
 }
 
@@ -184,7 +201,8 @@ pub const CLIENTS: &[Client] = &[
         prefix: "rueidislock:0:",
         renewal: Renewal::ByItself,
         waits: "is notified",
-        remark: "the default: a majority of three keys of one server, of which ours is one",
+        remark: "the default: a majority of three keys, of which ours is one; set `KeyMajority: 1`",
+        extent: Extent::OtherKeys,
         ..on_one("rueidislock-3-keys", Go(&["rueidislock"]))
     },
     Client { waits: "polls, 200 ± 100 ms", ..on_one("node-redlock-4", Node("redlock")) },
@@ -236,6 +254,7 @@ pub const CLIENTS: &[Client] = &[
         renewal: Renewal::None,
         waits: "is notified by its own kind",
         remark: "`RLock`, a hash: one name, one layout",
+        extent: Extent::OtherLayout,
         ..on_one("redisson", Java("redisson"))
     },
     Client {
@@ -251,6 +270,7 @@ pub const CLIENTS: &[Client] = &[
     Client {
         servers: Servers::Three,
         waits: "polls, 200 ± 100 ms",
+        extent: Extent::OneProcess,
         ..on_one("node-redlock-5-on-three", Node("redlock5"))
     },
     Client {

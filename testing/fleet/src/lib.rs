@@ -8,5 +8,5 @@ mod clients;
 pub mod page;
 mod seen;
 
-pub use clients::{CLIENTS, Client, Debian, Program, Renewal, Servers};
+pub use clients::{CLIENTS, Client, Debian, Extent, Program, Renewal, Servers};
 pub use seen::{Record, Seen, Side};

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Failed;
-use lock_conformance::proxy::Proxy;
+use lock_conformance::proxy::{Match, Proxy};
 use lock_fleet::{Client, Servers, Side};
 use serde_json::Value;
 use test_servers::peers::Peer;
@@ -64,6 +64,13 @@ impl Scene {
     /// Returns the proxy of a side.
     pub(crate) fn proxy(&self, side: Side) -> &Proxy {
         &self.network(side).proxy
+    }
+
+    /// Returns the request that asks for the lock, of a side that has no other lock.
+    pub(crate) fn grant_of(&self, side: Side, name: &str) -> Match {
+        // Of the requests with the name: one client first reads the value.
+        let looks_first = side == Side::Theirs && self.client.name == "python-redis-lock";
+        Match::on(name).nth(if looks_first { 2 } else { 1 })
     }
 
     fn network(&self, side: Side) -> &Network {
