@@ -1,20 +1,22 @@
 // A worker that locks with redis-semaphore's Mutex, and on several servers with its RedlockMutex. It polls every 10 ms
-// by default.
+// by default. Option: `limit=N` for a Semaphore instead.
 'use strict';
 
 const Redis = require('ioredis');
-const { Mutex, RedlockMutex } = require('redis-semaphore');
+const { Mutex, RedlockMutex, Semaphore } = require('redis-semaphore');
 const { members, serve } = require('./worker.js');
 
 class RedisSemaphore {
-  constructor(url) {
+  constructor(url, { limit }) {
+    this.limit = limit;
     this.clients = members(url).map((member) => new Redis(member));
   }
 
   mutex(name, ttlMs, more) {
     // By default a waiter gives up after 10 s; here it waits until it is served.
     const options = { lockTimeout: ttlMs, acquireTimeout: 1e9, onLockLost: () => {}, ...more };
-    const { clients } = this;
+    const { clients, limit } = this;
+    if (limit) return new Semaphore(clients[0], name, limit, options);
     return clients.length === 1 ? new Mutex(clients[0], name, options) : new RedlockMutex(clients, name, options);
   }
 
@@ -38,8 +40,8 @@ class RedisSemaphore {
   }
 }
 
-serve(async (url) => {
-  const library = new RedisSemaphore(url);
+serve(async (url, options) => {
+  const library = new RedisSemaphore(url, options);
   await Promise.all(library.clients.map((client) => client.ping()));
   return library;
 }, require('redis-semaphore/package.json').version);

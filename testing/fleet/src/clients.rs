@@ -270,6 +270,7 @@ pub const CLIENTS: &[Client] = &[
     Client {
         servers: Servers::Three,
         waits: "polls, 200 ± 100 ms",
+        remark: "load with one process of each side: it keeps the votes of a minority",
         extent: Extent::OneProcess,
         ..on_one("node-redlock-5-on-three", Node("redlock5"))
     },

@@ -6,7 +6,9 @@
 
 mod clients;
 pub mod page;
+mod promises;
 mod seen;
 
 pub use clients::{CLIENTS, Client, Debian, Extent, Program, Renewal, Servers};
+pub use promises::{PROMISES, Promise};
 pub use seen::{Record, Seen, Side};

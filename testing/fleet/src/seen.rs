@@ -1,4 +1,4 @@
-//! The record of what was seen: one JSON line for each check and way.
+//! The record of all observations: one JSON line for each check and way.
 
 use std::collections::BTreeMap;
 use std::path::Path;

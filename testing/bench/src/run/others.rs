@@ -210,8 +210,8 @@ const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
     /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
     /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
 
-/// Returns the directory of `testing/fleet/setup`: `fleet` in the target directory, which holds this
-/// program, too.
+/// Returns the directory of `testing/fleet/setup`: `fleet` in the target directory, which holds
+/// this program, too.
 fn installed() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let mut above = program.ancestors();

@@ -146,7 +146,8 @@ impl<L: Lib> Session<L> {
             reach(now() + nanos(count.hold)).await?;
             std::fs::write(&count.file, (seen + 1).to_string()).map_err(|e| e.to_string())?;
             let claim = release(&*self.lib, held, claim).await?;
-            grants.push([claim.acquired, claim.releasing]);
+            let token = claim.token.map(|token| token.to_string());
+            grants.push(json!([claim.acquired, claim.releasing, token]));
             reach(now() + nanos(count.pause)).await?;
         }
         Ok(json!({ "grants": grants }))

@@ -1,12 +1,14 @@
-//! The checks, each for a holder and a waiter. Each returns what was seen, for the record.
+//! The checks, each for a holder and a waiter. Each returns its observation, for the
+//! record.
 
 use std::path::Path;
 use std::time::Duration;
 
+use lock_any::clock::{Moment, sleep};
 use lock_bench_worker::clock::{MILLI, now};
 use lock_conformance::proxy::{Direction, Fault};
 use lock_fleet::{CLIENTS, Client, Extent, Renewal, Side};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::load;
 use crate::scene::{Answer, Check, Checked, SOON, Scene, Worker};
@@ -176,8 +178,10 @@ async fn paused(scene: &Scene, holder: Side) -> Checked {
     let mut seen = late(scene, holder, scene.worker(holder).await?, "n").await?;
     if holder == Side::Ours {
         // A guard knows by the clock that it is late. This one sends the requests all the same.
+        let detached = late(scene, holder, scene.detached().await?, "m").await?;
+        let (_, requests) = detached.split_once(", ").expect("there are three answers");
         seen += "; detached: ";
-        seen += &late(scene, holder, scene.detached().await?, "m").await?;
+        seen += requests;
     }
     Ok(seen)
 }
@@ -190,9 +194,9 @@ async fn late(scene: &Scene, holder: Side, mut first: Worker, name: &str) -> Che
     let before = scene.values(name);
     // It never waits for a message, which one kind of waiter does in vain for a whole lease.
     first.peer.stop();
-    let until = Instant::now() + SOON;
+    let until = Moment::now() + SOON;
     while second.tries(name).await? != Answer::Yes {
-        if Instant::now() > until {
+        if Moment::now() > until {
             return Err("the lease of the stopped holder does not end".into());
         }
         sleep(Duration::from_millis(50)).await;
@@ -238,14 +242,14 @@ async fn lost_reply(scene: &Scene, holder: Side) -> Checked {
     } else if rest > i64::try_from(2 * LEASE).expect("small") {
         return Ok(format!("{}; left for {} s", said.word(), rest / 1_000));
     } else {
-        let began = Instant::now();
+        let began = Moment::now();
         while second.tries("lost-one").await? != Answer::Yes {
-            if began.elapsed() > SOON {
+            if Moment::now().saturating_since(began) > SOON {
                 return Err("the lock is left for ever".into());
             }
             sleep(Duration::from_millis(20)).await;
         }
-        left = began.elapsed().as_millis();
+        left = Moment::now().saturating_since(began).as_millis();
         second.lets_go("lost-one").await?;
     }
     Ok(match (said, left) {
@@ -273,9 +277,9 @@ async fn late_reply(scene: &Scene, holder: Side) -> Checked {
         let rest = scene.rest("late-one") / 1_000;
         return Ok(format!("waits; its lock lasts {rest} s until a second request"));
     }
-    let until = Instant::now() + SOON;
+    let until = Moment::now() + SOON;
     while second.tries("late-one").await? != Answer::Yes {
-        if Instant::now() > until {
+        if Moment::now() > until {
             return Err("the lease of the late holder does not end".into());
         }
         sleep(Duration::from_millis(50)).await;
@@ -319,10 +323,13 @@ async fn lost_data(scene: &Scene, holder: Side) -> Checked {
     scene.lose_data();
     must_be(&second.tries("gone").await?, &Answer::Yes, "the server has forgotten the lock")?;
     let (values, rest) = (scene.values("gone"), scene.rest("gone"));
-    let began = Instant::now();
+    let began = Moment::now();
     let mut held = first.is_held("gone").await?;
     let renews = holder == Side::Ours || scene.client.renewal == Renewal::ByItself;
-    while renews && held == Answer::Yes && began.elapsed() < Duration::from_millis(LEASE * 3 / 2) {
+    while renews
+        && held == Answer::Yes
+        && Moment::now().saturating_since(began) < Duration::from_millis(LEASE * 3 / 2)
+    {
         sleep(Duration::from_millis(50)).await;
         held = first.is_held("gone").await?;
     }
@@ -378,7 +385,6 @@ pub(crate) fn another_prefix_is_noticed(target: &Path) -> Result<(), String> {
         ("excludes", Side::Theirs),
         ("killed", Side::Theirs),
         ("renewed", Side::Ours),
-        ("renewed", Side::Theirs),
         ("load", Side::Ours),
     ];
     for (name, holder) in on_other_keys {
@@ -410,9 +416,9 @@ async fn waits(scene: &Scene, side: Side, worker: &mut Worker, name: &str) -> Re
 }
 
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), String> {
-    let until = Instant::now() + SOON;
+    let until = Moment::now() + SOON;
     while !is_so() {
-        if Instant::now() > until {
+        if Moment::now() > until {
             return Err(format!("{what} does not come"));
         }
         sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,5 @@
-//! Load: two processes of each side, in general, increment one counter, in two steps under the lock.
+//! Load: processes of both sides increment one counter, in two steps under the lock. There are two
+//! of each side, unless the client's extent says otherwise.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ const HOLD_US: u64 = 1_000;
 /// The time between a release and the next request.
 const PAUSE_US: u64 = 5_000;
 
-/// The lease. One client that does not get a majority keeps its votes for so long.
-const LEASE: u64 = 5_000;
+/// The lease, which outlasts a standstill of a busy machine.
+const LEASE: u64 = 30_000;
 
 /// The seconds of a run, unless `FLEET_SECONDS` says otherwise.
 const SECONDS: u64 = 3;
@@ -42,12 +43,16 @@ pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
         holds.extend(grants.into_iter().map(|hold| (hold, *side)));
     }
     holds.sort_unstable_by_key(|(hold, _)| *hold);
-    let overlaps = holds.windows(2).filter(|pair| pair[1].0[0] < pair[0].0[1]).count();
+    let overlaps = holds.windows(2).filter(|pair| pair[1].0.0 < pair[0].0.1).count();
     let counted = std::fs::read_to_string(&counter).map_err(|error| error.to_string())?;
     let counted: usize = counted.parse().map_err(|_| format!("the counter is {counted:?}"))?;
     if overlaps > 0 || counted != holds.len() {
         let lost = holds.len().abs_diff(counted);
         return Err(format!("{overlaps} overlaps, {lost} of {} updates lost", holds.len()));
+    }
+    let tokens: Vec<u64> = holds.iter().filter_map(|(hold, _)| hold.2).collect();
+    if !tokens.is_sorted_by(|one, next| one < next) {
+        return Err("a token of ours is not higher than the one before".into());
     }
     let of = |side| holds.iter().filter(|(_, of)| *of == side).count();
     if of(Side::Ours) == 0 {
@@ -56,12 +61,17 @@ pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
     Ok(format!("{} : {} in {seconds} s", of(Side::Ours), of(Side::Theirs)))
 }
 
-/// Returns the times of each grant: from the acquisition to the call of the release.
-async fn grants(worker: &mut Worker, lasts: Duration) -> Result<Vec<[u64; 2]>, String> {
+/// The time of an acquisition and of the call of its release, and the token if there is one.
+type Grant = (u64, u64, Option<u64>);
+
+async fn grants(worker: &mut Worker, lasts: Duration) -> Result<Vec<Grant>, String> {
     let line = worker.peer.answer_within(lasts + 2 * SOON).await;
     let answer = worker.parse(&line)?;
     let answer = worker.succeeded("count", answer)?;
-    let times = |grant: &Value| Some([grant[0].as_u64()?, grant[1].as_u64()?]);
-    let grants = answer["grants"].as_array().map(|grants| grants.iter().map(times).collect());
+    let grant = |grant: &Value| {
+        let token = grant[2].as_str().and_then(|token| token.parse().ok());
+        Some((grant[0].as_u64()?, grant[1].as_u64()?, token))
+    };
+    let grants = answer["grants"].as_array().map(|grants| grants.iter().map(grant).collect());
     grants.flatten().ok_or_else(|| "it has no list of grants".to_owned())
 }

@@ -6,6 +6,7 @@
 
 mod checks;
 mod load;
+mod promises;
 mod scene;
 
 use std::path::{Path, PathBuf};
@@ -13,9 +14,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Trial};
-use lock_fleet::{CLIENTS, Client, Record, Renewal, Seen, Side};
+use lock_fleet::{CLIENTS, Client, PROMISES, Promise, Record, Renewal, Seen, Side};
 
-use checks::CHECKS;
+use checks::{CHECKS, CheckOf};
 use scene::Scene;
 
 /// Most trials wait most of the time.
@@ -25,38 +26,55 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     let all = std::env::var("FLEET").is_ok_and(|which| which == "all");
-    let results = Arc::new(Mutex::new(Vec::new()));
+    let results = Results::new(std::env::var_os("FLEET_RECORD").filter(|_| !arguments.list));
     let mut trials = vec![Trial::test("sabotage::another_prefix_is_noticed", move || {
         checks::another_prefix_is_noticed(&target()).map_err(Into::into)
     })];
-    for client in CLIENTS.iter().filter(|client| all || client.is_debians()) {
+    // A version costs the start of a process.
+    let filter = arguments.filter.clone().filter(|filter| filter.contains("::"));
+    let is_wanted = |client: &&Client| filter.as_ref().is_none_or(|it| it.contains(client.name));
+    let clients = CLIENTS.iter().filter(|client| all || client.is_debians());
+    for client in clients.filter(is_wanted) {
         match client.version(&target()) {
             Ok(version) => trials.extend(trials_of(client, &version, &results)),
             Err(how) if client.is_debians() => panic!("{} is missing: {how}", client.name),
             Err(how) => {
                 println!("not run: {}: {how}", client.name);
-                results.lock().expect("no trial has begun").push(Seen {
-                    client: client.name.into(),
-                    version: None,
-                    check: String::new(),
-                    holder: None,
-                    seen: how,
-                });
+                results.add(client, None, "", None, how);
             }
         }
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if let Some(path) = std::env::var_os("FLEET_RECORD").filter(|_| !arguments.list) {
-        let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
-        store(Path::new(&path), results);
-    }
-    conclusion.exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn store(path: &Path, results: Vec<Seen>) {
-    let mut record = Record::load(path).unwrap_or_else(|error| panic!("{error}"));
-    results.into_iter().for_each(|seen| record.add(seen));
-    record.store(path).unwrap_or_else(|error| panic!("{error}"));
+/// The results so far, and the file in which they are stored, if they are.
+#[derive(Clone)]
+struct Results(Arc<(Option<PathBuf>, Mutex<Record>)>);
+
+impl Results {
+    fn new(path: Option<impl Into<PathBuf>>) -> Self {
+        let path = path.map(Into::into);
+        let record = path.as_deref().map(|path| Record::load(path).expect("it is a record"));
+        Self(Arc::new((path, Mutex::new(record.unwrap_or_default()))))
+    }
+
+    /// Adds a result, and stores all at once: a later trial may end the program.
+    fn add(
+        &self,
+        client: &Client,
+        version: Option<&str>,
+        check: &str,
+        holder: Option<Side>,
+        seen: String,
+    ) {
+        let (path, record) = &*self.0;
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        let (client, version, check) = (client.name.into(), version.map(Into::into), check.into());
+        record.add(Seen { client, version, check, holder, seen });
+        if let Some(path) = path {
+            record.store(path).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
 }
 
 /// Returns the target directory.
@@ -64,36 +82,49 @@ fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target").to_owned()
 }
 
-fn trials_of(
+fn trials_of(client: &'static Client, version: &str, results: &Results) -> Vec<Trial> {
+    let ways = |check: &'static CheckOf| {
+        [Side::Ours, Side::Theirs]
+            .into_iter()
+            .filter(|&holder| {
+                let renews = holder == Side::Ours || client.renewal != Renewal::None;
+                check.applies_to(client, holder) && (renews || !check.renews)
+            })
+            .map(move |holder| (check, holder))
+    };
+    let checks = CHECKS.iter().flat_map(ways).map(|(check, holder)| {
+        let word = if holder == Side::Ours { "ours_first" } else { "theirs_first" };
+        let name = format!("{}::{}::{word}", client.name, check.name);
+        let (version, results) = (version.to_owned(), results.clone());
+        Trial::test(name.clone(), move || {
+            let scene = Scene::start(client, &target(), client.prefix);
+            let seen = scene.run(check.run, holder)?;
+            println!("{name}: {seen}");
+            results.add(client, Some(&version), check.name, Some(holder), seen);
+            Ok(())
+        })
+    });
+    let promises = PROMISES.iter().filter(|promise| promise.client == client.name);
+    checks.chain(promises.map(|promise| trial_of(client, promise, version, results))).collect()
+}
+
+/// Returns the trial of a promise that the client breaks. It fails if the promise is kept, so that
+/// no row of the page is out of date.
+fn trial_of(
     client: &'static Client,
+    promise: &'static Promise,
     version: &str,
-    results: &Arc<Mutex<Vec<Seen>>>,
-) -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for check in CHECKS {
-        for holder in [Side::Ours, Side::Theirs] {
-            let renews = holder == Side::Ours || client.renewal != Renewal::None;
-            if !check.applies_to(client, holder) || (check.renews && !renews) {
-                continue;
-            }
-            let word = if holder == Side::Ours { "ours_first" } else { "theirs_first" };
-            let (version, results) = (version.to_owned(), Arc::clone(results));
-            let name = format!("{}::{}::{word}", client.name, check.name);
-            trials.push(Trial::test(name, move || {
-                let scene = Scene::start(client, &target(), client.prefix);
-                let seen = scene.run(check.run, holder)?;
-                println!("{} {} {word}: {seen}", client.name, check.name);
-                let seen = Seen {
-                    client: client.name.into(),
-                    version: Some(version),
-                    check: check.name.into(),
-                    holder: Some(holder),
-                    seen,
-                };
-                results.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
-                Ok(())
-            }));
+    results: &Results,
+) -> Trial {
+    let (version, results) = (version.to_owned(), results.clone());
+    let name = format!("{}::{}", client.name, promise.check);
+    Trial::test(name.clone(), move || {
+        let seen = promises::holders(promise, &target())?;
+        if matches!(&*seen, "0 hold" | "1 hold") {
+            return Err(format!("the promise is kept now: {seen}").into());
         }
-    }
-    trials
+        println!("{name}: {seen}");
+        results.add(client, Some(&version), promise.check, None, seen);
+        Ok(())
+    })
 }

@@ -58,7 +58,8 @@ impl Scene {
     pub(crate) fn run(&self, check: Check, holder: Side) -> Result<String, Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let checked = runtime.expect("a runtime can be made").block_on(check(self, holder));
-        checked.map_err(Failed::from)
+        // At once: the end of all trials may be far.
+        checked.inspect_err(|error| println!("{}: {error}", self.client.name)).map_err(Failed::from)
     }
 
     /// Returns the proxy of a side.
@@ -82,6 +83,11 @@ impl Scene {
 
     /// Starts a worker of a side, which waits for commands.
     pub(crate) async fn worker(&self, side: Side) -> Result<Worker, String> {
+        self.worker_with(side, &[]).await
+    }
+
+    /// Starts a worker with options, of which ours has none.
+    pub(crate) async fn worker_with(&self, side: Side, options: &[&str]) -> Result<Worker, String> {
         let addresses = &self.network(side).addresses;
         match side {
             Side::Ours => {
@@ -91,7 +97,7 @@ impl Scene {
             }
             Side::Theirs => {
                 let mut command = self.client.command(&self.target);
-                command.arg(url(addresses, ""));
+                command.args(options).arg(url(addresses, ""));
                 Worker::start(self.client.name, command).await
             }
         }
@@ -112,8 +118,8 @@ impl Scene {
         let options =
             if prefix.is_empty() { String::new() } else { format!("{sign}prefix{equals}{prefix}") };
         let url = url(addresses, &options);
-        // The servers are fresh, and would be counted only after a minute.
-        if one { url } else { url + "&restarts=remember" }
+        // The servers are fresh, and would be counted only after a minute. The machine is busy.
+        if one { url } else { url + "&restarts=remember&member_timeout=5s" }
     }
 
     /// Returns the values of the lock on all servers, as the server stores them.
