@@ -57,8 +57,8 @@ late holder.
 * **Data lost**: the server has lost its data. The holder extends its lock; in a second run, after
   the other side has acquired it, it is asked, and releases.
 
-*Unknown*: the client has no such call, or none that tells. *Error* and *no* are the right answers of
-a holder that has lost its lock.
+*Unknown*: the client has no such call, or none that tells. *Error* and *no* are the right answers
+of a holder that has lost its lock.
 
 ";
 
@@ -72,9 +72,8 @@ last column:
 FLEET=all cargo test -p lock-fleet --features __servers --test matrix PART -- --nocapture
 ```
 
-A client that says *no* afterwards knows that its lock has ended, if the program asks. A returned
-lock that has ended is a promise of this library, and common sense for a lock; few clients document
-the case.
+A client that says *no* afterwards knows that its lock has ended, if the program asks. That a
+returned lock is held is a law of this library; few clients document the case.
 
 ";
 
