@@ -32,9 +32,9 @@ pub struct Client {
 pub enum Extent {
     /// All checks.
     All,
-    /// All checks, and load with one process of each side. Two of this client and one of ours can
-    /// hold a third of the votes each, and the client keeps them until its lease ends.
-    OneProcess,
+    /// All checks, and load with one process of each side and short leases. The client keeps the
+    /// votes of attempts that failed, and its next attempts count them against it.
+    LocksItselfOut,
     /// Exclusion and our wake-up: the client keeps locks in another layout.
     OtherLayout,
     /// The check of a slow network: it takes the other keys, without which it excludes nothing.
@@ -270,8 +270,9 @@ pub const CLIENTS: &[Client] = &[
     Client {
         servers: Servers::Three,
         waits: "polls, 200 ± 100 ms",
-        remark: "load with one process of each side: it keeps the votes of a minority",
-        extent: Extent::OneProcess,
+        remark: "votes of its failed attempts count against its next ones until the lease ends; load \
+                 with one process of each side and a lease of 4 s",
+        extent: Extent::LocksItselfOut,
         ..on_one("node-redlock-5-on-three", Node("redlock5"))
     },
     Client {

@@ -17,6 +17,9 @@ const PAUSE_US: u64 = 5_000;
 /// The lease, which outlasts a standstill of a busy machine.
 const LEASE: u64 = 30_000;
 
+/// The lease of a client that may lock itself out for so long.
+const SHORT_LEASE: u64 = 4_000;
+
 /// The seconds of a run, unless `FLEET_SECONDS` says otherwise.
 const SECONDS: u64 = 3;
 
@@ -28,10 +31,13 @@ pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
     let counter = directory.path().join("counter");
     std::fs::write(&counter, "0").map_err(|error| error.to_string())?;
     let mut workers = Vec::new();
-    let each = if scene.client.extent == Extent::OneProcess { 1 } else { 2 };
+    let (each, lease) = match scene.client.extent {
+        Extent::LocksItselfOut => (1, SHORT_LEASE),
+        _ => (2, LEASE),
+    };
     for side in [Side::Ours, Side::Theirs].repeat(each) {
         let mut worker = scene.worker(side).await?;
-        worker.ttl(LEASE).await?;
+        worker.ttl(lease).await?;
         workers.push((side, worker));
     }
     let ms = seconds * 1_000;
