@@ -164,6 +164,8 @@ impl Program {
             Self::Debian(Debian::Php(script)) => {
                 let mut command = Command::new("php");
                 command.args(["-d", "display_errors=stderr", "-d", "error_reporting=-1"]);
+                // After some resets, phpredis connects again and awaits the lost reply for so long.
+                command.args(["-d", "default_socket_timeout=10"]);
                 command.arg(format!("{HERE}/php/{script}.php"));
                 command
             }

@@ -20,7 +20,7 @@ use checks::{CHECKS, CheckOf};
 use scene::Scene;
 
 /// Most trials wait most of the time.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 8;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

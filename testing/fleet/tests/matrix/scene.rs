@@ -111,15 +111,19 @@ impl Scene {
     }
 
     fn our_url(&self, addresses: &[String]) -> String {
-        let one = addresses.len() == 1;
-        let sign = if one { "?" } else { "%3F" };
-        let equals = if one { "=" } else { "%3D" };
+        // The machine may be busy.
+        const PATIENT: &str = "timeout=30s";
         let prefix = &self.prefix;
-        let options =
-            if prefix.is_empty() { String::new() } else { format!("{sign}prefix{equals}{prefix}") };
-        let url = url(addresses, &options);
-        // The servers are fresh, and would be counted only after a minute. The machine is busy.
-        if one { url } else { url + "&restarts=remember&member_timeout=5s" }
+        match (addresses, prefix.as_str()) {
+            ([_], "") => url(addresses, &format!("?{PATIENT}")),
+            ([_], prefix) => url(addresses, &format!("?{PATIENT}&prefix={prefix}")),
+            (_, prefix) => {
+                let option = format!("%3Fprefix%3D{prefix}");
+                let members = url(addresses, if prefix.is_empty() { "" } else { &option });
+                // The servers are fresh, and would be counted only after a minute.
+                format!("{members}&{PATIENT}&member_timeout=5s&restarts=remember")
+            }
+        }
     }
 
     /// Returns the values of the lock on all servers, as the server stores them.
