@@ -59,7 +59,7 @@ fn missing_libraries_are_reported() {
             .unwrap()
     };
     let output = run(&["file:", "crowd", "--exact", "--others"]);
-    demand(&output, 5, "no lock of another project is installed: testing/bench/peers/setup rust");
+    demand(&output, 5, "no lock of another project is installed: testing/fleet/setup rust");
     demand(
         &run(&["memory:", "crowd", "--exact", "--others"]),
         5,
@@ -69,7 +69,7 @@ fn missing_libraries_are_reported() {
     demand(
         &output,
         0,
-        "not measured: Sherlock, which is not installed: testing/bench/peers/setup python",
+        "not measured: Sherlock, which is not installed: testing/fleet/setup python",
     );
 }
 

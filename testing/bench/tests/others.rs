@@ -1,4 +1,4 @@
-//! The locks of other projects that `peers/setup` installs, as `./test --all` does.
+//! The locks of other projects that `testing/fleet/setup` installs, as `./test --all` does.
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Locks of other projects, which are measured on request if they are installed.
 //!
-//! A new one is a row here, and a worker in `peers/`.
+//! A new one is a row here, and a worker in `testing/fleet`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,11 +39,11 @@ enum Worker {
     DebianPython(&'static str),
     /// A script for Java's BeanShell, with Debian's jars.
     BeanShell(&'static str),
-    /// A script for the Python of `peers/setup`.
+    /// A script for the Python of `testing/fleet/setup`.
     Python(&'static str),
-    /// A script for node, with the packages of `peers/setup`.
+    /// A script for node, with the packages of `testing/fleet/setup`.
     Node(&'static str),
-    /// A library of `peers/rust`.
+    /// A library of `testing/fleet/rust`.
     Rust(&'static str),
 }
 
@@ -148,7 +148,7 @@ impl OtherLib {
 
 impl Worker {
     fn command(self) -> Vec<String> {
-        let peers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/peers"));
+        let peers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../fleet"));
         let there = installed();
         let words = match self {
             Self::Own => vec![],
@@ -199,9 +199,9 @@ impl Worker {
             Self::BeanShell(_) => {
                 "apt-get install default-jre-headless libbsh-java libcurator-recipes-java".into()
             }
-            Self::Python(_) => "testing/bench/peers/setup python".into(),
-            Self::Node(_) => "testing/bench/peers/setup node".into(),
-            Self::Rust(_) => "testing/bench/peers/setup rust".into(),
+            Self::Python(_) => "testing/fleet/setup python".into(),
+            Self::Node(_) => "testing/fleet/setup node".into(),
+            Self::Rust(_) => "testing/fleet/setup rust".into(),
         }
     }
 }
@@ -210,15 +210,15 @@ const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
     /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
     /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
 
-/// Returns the directory of `peers/setup`: `peers` in the target directory, which holds this
-/// program, too.
+/// Returns the directory of `testing/fleet/setup`: `fleet` in the target directory, which holds
+/// this program, too.
 fn installed() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     let mut above = program.ancestors();
     // Tests of this program are one folder deeper.
     let target =
-        above.find(|path| path.join("peers").is_dir() && !path.join("Cargo.toml").exists());
-    target.unwrap_or(Path::new("target")).join("peers")
+        above.find(|path| path.join("fleet").is_dir() && !path.join("Cargo.toml").exists());
+    target.unwrap_or(Path::new("target")).join("fleet")
 }
 
 fn version(command: &[String]) -> Option<String> {
@@ -245,7 +245,7 @@ mod tests {
     fn a_missing_worker_is_reported() {
         let (lib, (name, version)) = row("x", Python("no_such_worker.py")).find(0);
         assert!(lib.is_none() && name == "x");
-        assert_eq!(version.unwrap_err(), "testing/bench/peers/setup python");
+        assert_eq!(version.unwrap_err(), "testing/fleet/setup python");
     }
 
     /// A library that polls has a second row, or a reason against it.

@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     /// Adds a library: a program that speaks the protocol, with the URL as its last argument
     #[arg(long, value_name = "NAME=COMMAND", value_parser = Lib::foreign)]
     pub(crate) peer: Vec<Lib>,
-    /// Includes the locks of other projects that are installed (testing/bench/peers/setup). For
+    /// Includes the locks of other projects that are installed (testing/fleet/setup). For
     /// each missing one, the run prints how to install it
     #[arg(long)]
     pub(crate) others: bool,

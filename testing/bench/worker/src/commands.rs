@@ -13,6 +13,14 @@ pub(crate) enum Command {
     Hold(String),
     /// `free NAME`
     Free(String),
+    /// `try NAME`
+    Try(String),
+    /// `extend NAME MS`
+    Extend { name: String, ttl: Duration },
+    /// `held NAME`
+    Held(String),
+    /// `count NAME MS HOLD_US PAUSE_US FILE`
+    Count(Count),
     /// `queue NAME WAITERS HOLD_US TIMES`
     Queue { name: String, waiters: usize, hold: Duration, times: u64 },
     /// `collect`: waits for the waiters.
@@ -40,6 +48,18 @@ pub(crate) struct Pairs {
     pub(crate) rate: u64,
 }
 
+/// Increments of a counter in a file, each in two steps under the lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) name: String,
+    pub(crate) time: Duration,
+    /// The time between the read and the write.
+    pub(crate) hold: Duration,
+    /// The time between a release and the next request.
+    pub(crate) pause: Duration,
+    pub(crate) file: String,
+}
+
 impl Command {
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -60,6 +80,19 @@ impl Command {
             }
             ["hold", name] => Ok(Self::Hold((*name).to_owned())),
             ["free", name] => Ok(Self::Free((*name).to_owned())),
+            ["try", name] => Ok(Self::Try((*name).to_owned())),
+            ["extend", name, ms] => Ok(Self::Extend {
+                name: (*name).to_owned(),
+                ttl: Duration::from_millis(number(ms)?),
+            }),
+            ["held", name] => Ok(Self::Held((*name).to_owned())),
+            ["count", name, ms, hold, pause, file] => Ok(Self::Count(Count {
+                name: (*name).to_owned(),
+                time: Duration::from_millis(number(ms)?),
+                hold: Duration::from_micros(number(hold)?),
+                pause: Duration::from_micros(number(pause)?),
+                file: (*file).to_owned(),
+            })),
             ["queue", name, waiters, hold, times] => Ok(Self::Queue {
                 name: (*name).to_owned(),
                 waiters: size(waiters)?,

@@ -32,6 +32,24 @@ pub trait Lib: Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Self::Held, String>> + Send;
 
+    /// Acquires the lock if it is free. Only the fleet's tests need it.
+    fn try_acquire(
+        &self,
+        _lock: &Self::Lock,
+        _ttl: Duration,
+    ) -> impl Future<Output = Result<Option<Self::Held>, String>> + Send {
+        async { Err("this worker cannot try".into()) }
+    }
+
+    /// Sets the lease to `ttl` from now. Only the fleet's tests need it.
+    fn extend(
+        &self,
+        _held: &Self::Held,
+        _ttl: Duration,
+    ) -> impl Future<Output = Result<(), String>> + Send {
+        async { Err("this worker cannot extend".into()) }
+    }
+
     /// Releases the lock, and returns when the release is confirmed.
     fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), String>> + Send;
 

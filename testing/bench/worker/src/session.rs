@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, yield_now};
 
 use crate::clock::{now, reach};
-use crate::commands::Command;
+use crate::commands::{Command, Count};
 use crate::library::Lib;
 use crate::pairs;
 
@@ -83,6 +83,17 @@ impl<L: Lib> Session<L> {
             Command::Pairs(pairs) => pairs::run(&self.lib, self.ttl, &pairs).await,
             Command::Hold(name) => self.hold(name).await,
             Command::Free(name) => self.free(&name).await,
+            Command::Try(name) => self.try_hold(name).await,
+            Command::Extend { name, ttl } => {
+                let (held, _) = self.held_as(&name)?;
+                self.lib.extend(held, ttl).await?;
+                Ok(json!({ "extended": true }))
+            }
+            Command::Held(name) => {
+                let (held, _) = self.held_as(&name)?;
+                Ok(json!({ "held": L::valid_for(held).is_some() }))
+            }
+            Command::Count(count) => self.count(&count).await,
             Command::Queue { name, waiters, hold, times } => {
                 self.queue(&name, waiters, hold, times).await
             }
@@ -103,6 +114,43 @@ impl<L: Lib> Session<L> {
         });
         self.held.insert(name, (held, claim));
         Ok(answer)
+    }
+
+    async fn try_hold(&mut self, name: String) -> Result<Value, String> {
+        let lock = self.lib.lock(&name)?;
+        let asked = now();
+        let Some(held) = self.lib.try_acquire(&lock, self.ttl).await? else {
+            return Ok(json!({ "held": false, "asked": asked, "acquired": now() }));
+        };
+        let (acquired, token) = (now(), L::token(&held));
+        let claim = Claim { asked, acquired, releasing: 0, released: 0, token };
+        self.held.insert(name, (held, claim));
+        Ok(json!({ "held": true, "asked": asked, "acquired": acquired }))
+    }
+
+    fn held_as(&self, name: &str) -> Result<&(L::Held, Claim), String> {
+        self.held.get(name).ok_or_else(|| format!("{name} was not acquired"))
+    }
+
+    /// Increments the counter in a file until the time is over. The read and the write are two
+    /// steps, so that an overlap of two holders loses an update.
+    async fn count(&self, count: &Count) -> Result<Value, String> {
+        let lock = self.lib.lock(&count.name)?;
+        let end = now() + nanos(count.time);
+        let reach = async |moment| reach(moment).await.map_err(|e| format!("no timer: {e}"));
+        let mut grants = Vec::new();
+        while now() < end {
+            let (held, claim) = acquire(&*self.lib, &lock, self.ttl).await?;
+            let seen = std::fs::read_to_string(&count.file).map_err(|e| e.to_string())?;
+            let seen: u64 = seen.parse().map_err(|_| format!("the counter is {seen:?}"))?;
+            reach(now() + nanos(count.hold)).await?;
+            std::fs::write(&count.file, (seen + 1).to_string()).map_err(|e| e.to_string())?;
+            let claim = release(&*self.lib, held, claim).await?;
+            let token = claim.token.map(|token| token.to_string());
+            grants.push(json!([claim.acquired, claim.releasing, token]));
+            reach(now() + nanos(count.pause)).await?;
+        }
+        Ok(json!({ "grants": grants }))
     }
 
     async fn free(&mut self, name: &str) -> Result<Value, String> {

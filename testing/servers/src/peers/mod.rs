@@ -73,9 +73,18 @@ impl Peer {
     ///
     /// It has ended, or says nothing for 40 seconds.
     pub async fn answer(&mut self) -> String {
-        let answer = tokio::time::timeout(DEADLINE, self.answers.recv()).await;
+        self.answer_within(DEADLINE).await
+    }
+
+    /// Returns its next answer, to a command that may take long.
+    ///
+    /// # Panics
+    ///
+    /// It has ended, or says nothing for so long.
+    pub async fn answer_within(&mut self, bound: Duration) -> String {
+        let answer = tokio::time::timeout(bound, self.answers.recv()).await;
         answer
-            .unwrap_or_else(|_| panic!("{} has not answered within {DEADLINE:?}", self.name))
+            .unwrap_or_else(|_| panic!("{} has not answered within {bound:?}", self.name))
             .unwrap_or_else(|| panic!("{} has ended, its stderr says why", self.name))
     }
 

@@ -1,8 +1,9 @@
 """The worker protocol, for any lock library of Python: PROTOCOL.md lists the commands.
 
 A library is a class with `lock(name, ttl_ms)`, which creates the lock object of one client,
-`acquire(lock)`, which waits, and `release(lock)`. Without a URL, the worker prints the version of
-the library.
+`acquire(lock)`, which waits, and `release(lock)`. For the fleet it has `try_acquire(lock)` and
+`extend(lock, ttl_ms)`, which return whether they succeeded. Without a URL, the worker prints the
+version of the library.
 """
 
 import json
@@ -26,6 +27,15 @@ class Library:
         lock = self.lock(name, ttl_ms)
         self.acquire(lock)
         return lock
+
+    def try_acquire(self, lock):
+        raise Cannot("this worker cannot try")
+
+    def extend(self, lock, ttl_ms):
+        raise Cannot("the library has no such call")
+
+    # A function that returns whether a lock is still held, if the library knows.
+    is_held = None
 
     # A function that returns whether a lock from `keep` is still held, if the library knows.
     is_kept = None
@@ -78,6 +88,40 @@ class Worker:
         freed = now()
         self.claims.setdefault(name, []).append([asked, acquired, let_go, freed, None])
         return {"let_go": let_go, "freed": freed}
+
+    def try_hold(self, name):
+        lock = self.library.lock(name, self.ttl_ms)
+        asked = now()
+        held = self.library.try_acquire(lock)
+        acquired = now()
+        if held:
+            self.held[name] = lock, asked, acquired
+        return {"held": held, "asked": asked, "acquired": acquired}
+
+    def extend(self, name, ms):
+        return {"extended": self.library.extend(self.held[name][0], int(ms))}
+
+    def is_held(self, name):
+        knows = self.library.is_held
+        return {"held": knows(self.held[name][0]) if knows else None}
+
+    def count(self, name, ms, hold_us, pause_us, file):
+        """The read and the write are two steps, so that an overlap of two holders loses an update."""
+        end, grants = now() + int(ms) * 1_000_000, []
+        while now() < end:
+            lock = self.library.lock(name, self.ttl_ms)
+            self.library.acquire(lock)
+            acquired = now()
+            with open(file) as counter:
+                seen = int(counter.read())
+            time.sleep(int(hold_us) / 1e6)
+            with open(file, "w") as counter:
+                counter.write(str(seen + 1))
+            let_go = now()
+            self.library.release(lock)
+            grants.append([acquired, let_go])
+            time.sleep(int(pause_us) / 1e6)
+        return {"grants": grants}
 
     def pairs(self, prefix, tasks, count, ms, rate):
         tasks, count, ms, rate = int(tasks), int(count), int(ms), int(rate)
@@ -184,8 +228,10 @@ def serve(make, version):
             worker.collect,
             worker.keep,
             worker.drop,
+            worker.extend,
+            worker.count,
         ]
-    } | {"kept": worker.state_of_kept}
+    } | {"kept": worker.state_of_kept, "try": worker.try_hold, "held": worker.is_held}
     print(json.dumps({"ready": 1}), flush=True)
     for line in sys.stdin:
         command, *words = line.split()

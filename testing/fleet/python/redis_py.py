@@ -18,6 +18,16 @@ class RedisPy(worker.Library):
     def acquire(self, lock):
         lock.acquire()
 
+    def try_acquire(self, lock):
+        return lock.acquire(blocking=False)
+
+    def extend(self, lock, ttl_ms):
+        return lock.extend(ttl_ms / 1000, replace_ttl=True)
+
+    # It asks the server.
+    def is_held(self, lock):
+        return lock.owned()
+
     def release(self, lock):
         lock.release()
 

@@ -1,5 +1,5 @@
-"""A worker that locks with Sherlock, on Redis or memcached. Option: `retry_interval=SECONDS` between two polls, 0.1
-by default.
+"""A worker that locks with Sherlock, on Redis or memcached. Options: `retry_interval=SECONDS` between two polls, 0.1
+by default; `endless=1` for locks that do not expire.
 """
 
 import importlib.metadata
@@ -13,6 +13,7 @@ class Sherlock(worker.Library):
     cannot_keep = "it renews nothing by itself"
 
     def __init__(self, url, options):
+        self.endless = options.pop("endless", None)
         self.options = {key: float(value) for key, value in options.items()}
         scheme, _, address = url.partition("://")
         if scheme == "redis":
@@ -35,12 +36,17 @@ class Sherlock(worker.Library):
 
     def lock(self, name, ttl_ms):
         # By default a waiter gives up after 10 s; here it waits until it is served.
-        return self.new(
-            name, client=self.client(), expire=max(1, ttl_ms // 1000), timeout=1e9, **self.options
-        )
+        expire = None if self.endless else max(1, ttl_ms // 1000)
+        return self.new(name, client=self.client(), expire=expire, timeout=1e9, **self.options)
 
     def acquire(self, lock):
         lock.acquire()
+
+    def try_acquire(self, lock):
+        return lock.acquire(blocking=False)
+
+    def extend(self, lock, _ttl_ms):
+        return lock.renew()
 
     def release(self, lock):
         lock.release()

@@ -21,6 +21,17 @@ class PythonRedisLock(worker.Library):
     def acquire(self, lock):
         lock.acquire()
 
+    def try_acquire(self, lock):
+        return lock.acquire(blocking=False)
+
+    def extend(self, lock, ttl_ms):
+        lock.extend(max(1, ttl_ms // 1000))
+        return True
+
+    # It asks the server.
+    def is_held(self, lock):
+        return lock._held
+
     def release(self, lock):
         lock.release()
 

@@ -2,9 +2,12 @@
 //
 // A library has `acquire(name, ttlMs)`, which waits and returns the held lock, and `release(held)`. It has
 // `isHeld(held)`, if it knows, and `cannotKeep`, if a lock ends although its holder lives and does not
-// release it. Without a URL, the worker prints the version of the library.
+// release it. For the fleet it has `tryAcquire(name, ttlMs)`, which returns null if the lock is not free, and
+// `extend(held, ttlMs)`, if it has such a call, which may return the new held lock. Without a URL, the worker
+// prints the version of the library.
 'use strict';
 
+const fs = require('node:fs');
 const readline = require('node:readline');
 
 const now = () => Number(process.hrtime.bigint());
@@ -55,6 +58,43 @@ class Worker {
     const one = this.held.get(name);
     this.held.delete(name);
     return this.release(one);
+  }
+
+  async tryHold(name) {
+    const asked = now();
+    const held = await this.library.tryAcquire(name, this.ttlMs);
+    if (held) this.held.set(name, { name, asked, acquired: now(), held });
+    return { held: held !== null, asked, acquired: now() };
+  }
+
+  async extend(name, ms) {
+    const one = this.held.get(name);
+    if (!this.library.extend) return { cannot: 'the library has no such call' };
+    one.held = (await this.library.extend(one.held, Number(ms))) ?? one.held;
+    return { extended: true };
+  }
+
+  async isHeld(name) {
+    const { library } = this;
+    return { held: library.isHeld ? library.isHeld(this.held.get(name).held) : null };
+  }
+
+  // The read and the write are two steps, so that an overlap of two holders loses an update.
+  async count(name, ms, holdUs, pauseUs, file) {
+    const end = now() + Number(ms) * 1e6;
+    const grants = [];
+    while (now() < end) {
+      const held = await this.library.acquire(name, this.ttlMs);
+      const acquired = now();
+      const seen = Number(fs.readFileSync(file, 'utf8'));
+      await reach(now() + Number(holdUs) * 1000);
+      fs.writeFileSync(file, String(seen + 1));
+      const letGo = now();
+      await this.library.release(held);
+      grants.push([acquired, letGo]);
+      await reach(now() + Number(pauseUs) * 1000);
+    }
+    return { grants };
   }
 
   async pairs(prefix, ...numbers) {
@@ -123,6 +163,13 @@ class Worker {
   }
 }
 
+// Returns the servers of a URL: one, or those of `quorum:?member=redis://a&member=redis://b`.
+exports.members = function members(url) {
+  if (!url.startsWith('quorum:?')) return [url];
+  const pairs = url.slice('quorum:?'.length).split('&');
+  return pairs.filter((pair) => pair.startsWith('member=')).map((pair) => pair.slice('member='.length));
+};
+
 // Creates the library with `make(url, options)`, with options such as `retryInterval=10`, and serves it.
 exports.serve = async function serve(make, version) {
   const words = process.argv.slice(2);
@@ -138,6 +185,10 @@ exports.serve = async function serve(make, version) {
     pairs: worker.pairs,
     hold: worker.hold,
     free: worker.free,
+    try: worker.tryHold,
+    extend: worker.extend,
+    held: worker.isHeld,
+    count: worker.count,
     queue: worker.queue,
     collect: worker.collect,
     keep: worker.keep,

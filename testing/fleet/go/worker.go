@@ -1,0 +1,256 @@
+// A worker that locks with redsync, bsm/redislock or rueidislock: testing/bench/PROTOCOL.md has its commands.
+//
+// Usage: fleet CLIENT [OPTION...] URL. Without a URL it prints the version of the client.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A library locks with one client. `try` returns nil if the lock is not free.
+type library interface {
+	acquire(name string, ttl time.Duration) (held, error)
+	try(name string, ttl time.Duration) (held, error)
+}
+
+// A held is a lock that was acquired.
+type held interface {
+	release() error
+	// errCannot if the library has no such call.
+	extend(ttl time.Duration) (bool, error)
+	// nil if the library does not tell.
+	isHeld() (*bool, error)
+}
+
+var errCannot = errors.New("the library has no such call")
+
+type client struct {
+	module string
+	// Why it cannot renew by itself; empty if it does.
+	cannotKeep string
+	connect    func(urls []string, options map[string]int) (library, error)
+}
+
+var clients = map[string]client{
+	"redsync":     {"github.com/go-redsync/redsync/v4", "it renews nothing by itself", newRedsync},
+	"redislock":   {"github.com/bsm/redislock", "it renews nothing by itself", newRedislock},
+	"rueidislock": {"github.com/redis/rueidis", "", newRueidislock},
+}
+
+type answer = map[string]any
+
+type worker struct {
+	library    library
+	cannotKeep string
+	ttl        time.Duration
+	held       map[string]held
+	kept       []held
+}
+
+func main() {
+	name, words := os.Args[1], os.Args[2:]
+	client, ok := clients[name]
+	if !ok {
+		fail(fmt.Errorf("no client %q", name))
+	}
+	if len(words) == 0 || !strings.Contains(words[len(words)-1], ":") {
+		fmt.Println(version(client.module))
+		return
+	}
+	options := map[string]int{}
+	for _, word := range words[:len(words)-1] {
+		key, value, _ := strings.Cut(word, "=")
+		number, err := strconv.Atoi(value)
+		fail(err)
+		options[key] = number
+	}
+	library, err := client.connect(members(words[len(words)-1]), options)
+	fail(err)
+	w := worker{library: library, cannotKeep: client.cannotKeep, ttl: 30 * time.Second, held: map[string]held{}}
+	w.serve()
+}
+
+// members returns the servers of a URL: one, or those of `quorum:?member=redis://a&member=redis://b`.
+func members(url string) []string {
+	list, isQuorum := strings.CutPrefix(url, "quorum:?")
+	if !isQuorum {
+		return []string{url}
+	}
+	var urls []string
+	for _, pair := range strings.Split(list, "&") {
+		if member, ok := strings.CutPrefix(pair, "member="); ok {
+			urls = append(urls, member)
+		}
+	}
+	return urls
+}
+
+func version(module string) string {
+	info, _ := debug.ReadBuildInfo()
+	for _, one := range info.Deps {
+		if one.Path == module {
+			return strings.TrimPrefix(one.Version, "v")
+		}
+	}
+	return "unknown"
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+func now() int64 {
+	var time unix.Timespec
+	fail(unix.ClockGettime(unix.CLOCK_MONOTONIC, &time))
+	return time.Nano()
+}
+
+func (w *worker) serve() {
+	say(answer{"ready": 1})
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		words := strings.Split(lines.Text(), " ")
+		said, err := w.execute(words[0], append(words[1:], "", "", "", "", ""))
+		switch {
+		case errors.Is(err, errCannot):
+			said = answer{"cannot": err.Error()}
+		case err != nil:
+			said = answer{"error": err.Error()}
+		}
+		say(said)
+	}
+}
+
+func say(said answer) {
+	line, err := json.Marshal(said)
+	fail(err)
+	fmt.Println(string(line))
+}
+
+func (w *worker) execute(command string, words []string) (answer, error) {
+	name, number := words[0], func(i int) time.Duration {
+		value, _ := strconv.Atoi(words[i])
+		return time.Duration(value)
+	}
+	switch command {
+	case "ttl":
+		w.ttl = number(0) * time.Millisecond
+		return answer{}, nil
+	case "hold":
+		asked := now()
+		one, err := w.library.acquire(name, w.ttl)
+		if err != nil {
+			return nil, err
+		}
+		w.held[name] = one
+		return answer{"asked": asked, "acquired": now(), "token": nil}, nil
+	case "try":
+		asked := now()
+		one, err := w.library.try(name, w.ttl)
+		if err != nil {
+			return nil, err
+		}
+		if one != nil {
+			w.held[name] = one
+		}
+		return answer{"held": one != nil, "asked": asked, "acquired": now()}, nil
+	case "free":
+		letGo := now()
+		if err := w.held[name].release(); err != nil {
+			return nil, err
+		}
+		return answer{"let_go": letGo, "freed": now()}, nil
+	case "extend":
+		extended, err := w.held[name].extend(number(1) * time.Millisecond)
+		return answer{"extended": extended}, err
+	case "held":
+		is, err := w.held[name].isHeld()
+		return answer{"held": is}, err
+	case "keep":
+		if w.cannotKeep != "" {
+			return answer{"cannot": w.cannotKeep}, nil
+		}
+		for i := 0; i < int(number(1)); i++ {
+			one, err := w.library.acquire(fmt.Sprintf("%s-%d", name, i), w.ttl)
+			if err != nil {
+				return nil, err
+			}
+			w.kept = append(w.kept, one)
+		}
+		return w.stateOfKept()
+	case "kept":
+		return w.stateOfKept()
+	case "drop":
+		for _, one := range w.kept {
+			if err := one.release(); err != nil {
+				return nil, err
+			}
+		}
+		w.kept = nil
+		return answer{}, nil
+	case "count":
+		return w.count(name, number(1)*time.Millisecond, number(2)*time.Microsecond, number(3)*time.Microsecond, words[4])
+	}
+	return nil, fmt.Errorf("not a command: %s", command)
+}
+
+func (w *worker) stateOfKept() (answer, error) {
+	are := 0
+	for _, one := range w.kept {
+		is, err := one.isHeld()
+		if err != nil {
+			return nil, err
+		}
+		if is == nil {
+			return answer{"held": nil, "lost": nil, "least_left_ms": nil}, nil
+		}
+		if *is {
+			are++
+		}
+	}
+	return answer{"held": are, "lost": len(w.kept) - are, "least_left_ms": nil}, nil
+}
+
+func (w *worker) count(name string, lasts, hold, pause time.Duration, file string) (answer, error) {
+	end := time.Now().Add(lasts)
+	grants := [][2]int64{}
+	for time.Now().Before(end) {
+		one, err := w.library.acquire(name, w.ttl)
+		if err != nil {
+			return nil, err
+		}
+		acquired := now()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		seen, err := strconv.Atoi(string(text))
+		if err != nil {
+			return nil, err
+		}
+		time.Sleep(hold)
+		if err := os.WriteFile(file, []byte(strconv.Itoa(seen+1)), 0o600); err != nil {
+			return nil, err
+		}
+		letGo := now()
+		if err := one.release(); err != nil {
+			return nil, err
+		}
+		grants = append(grants, [2]int64{acquired, letGo})
+		time.Sleep(pause)
+	}
+	return answer{"grants": grants}, nil
+}

@@ -1,0 +1,249 @@
+// A worker that locks with Spring Integration's RedisLockRegistry or with Redisson: testing/bench/PROTOCOL.md has its
+// commands.
+//
+// Usage: Worker CLIENT URL. Without a URL it prints the version of the client. Each lock belongs to the thread that
+// acquired it, so all commands run in one.
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Lock;
+import java.util.regex.Pattern;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+import org.springframework.integration.redis.util.RedisLockRegistry;
+
+public final class Worker {
+    /** A library. `lock` returns the lock of a name, before it is acquired. */
+    interface Library {
+        Lock lock(String name, long ttlMs);
+
+        /** Waits until the lock is acquired. */
+        default void acquire(Lock lock, long ttlMs) throws Exception {
+            lock.lock();
+        }
+
+        default boolean tryAcquire(Lock lock, long ttlMs) throws Exception {
+            return lock.tryLock();
+        }
+
+        /** Renews the lock once, or throws Cannot. */
+        void extend(Lock lock, String name, long ttlMs) throws Exception;
+
+        /** Null if the library does not tell. */
+        Boolean isHeld(Lock lock);
+    }
+
+    static final class Cannot extends Exception {
+        Cannot(String why) {
+            super(why);
+        }
+    }
+
+    private static final String PREFIX = "fleet";
+
+    private final Library library;
+    private final Map<String, Lock> held = new HashMap<>();
+    private long ttlMs = 30_000;
+
+    private Worker(Library library) {
+        this.library = library;
+    }
+
+    public static void main(String[] words) throws Exception {
+        String client = words[0];
+        Class<?> named = client.equals("redisson") ? Redisson.class : RedisLockRegistry.class;
+        if (words.length == 1) {
+            System.out.println(version(named));
+            return;
+        }
+        URI url = new URI(words[1]);
+        Library library = switch (client) {
+            case "spring" -> new Spring(url, RedisLockRegistry.RedisLockType.SPIN_LOCK);
+            case "spring-pubsub" -> new Spring(url, RedisLockRegistry.RedisLockType.PUB_SUB_LOCK);
+            case "redisson" -> new OfRedisson(url);
+            default -> throw new IllegalArgumentException("no client " + client);
+        };
+        new Worker(library).serve();
+        System.exit(0);
+    }
+
+    /** The version is part of the jar's name. */
+    private static String version(Class<?> named) {
+        String jar = named.getProtectionDomain().getCodeSource().getLocation().getPath();
+        var found = Pattern.compile("-([0-9][^/]*)\\.jar$").matcher(jar);
+        return found.find() ? found.group(1) : "unknown";
+    }
+
+    private void serve() throws Exception {
+        System.out.println("{\"ready\":1}");
+        var lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String answer;
+            try {
+                answer = execute(line.split(" "));
+            } catch (Cannot why) {
+                answer = "{\"cannot\":" + quoted(why.getMessage()) + "}";
+            } catch (Throwable error) {
+                answer = "{\"error\":" + quoted(error.toString()) + "}";
+            }
+            System.out.println(answer);
+        }
+    }
+
+    private static String quoted(String text) {
+        String one = text == null ? "" : text.replaceAll("[\\x00-\\x1f]+", " ");
+        return '"' + one.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
+    }
+
+    private String execute(String[] words) throws Exception {
+        String name = words.length > 1 ? words[1] : "";
+        switch (words[0]) {
+            case "ttl":
+                ttlMs = Long.parseLong(name);
+                return "{}";
+            case "hold": {
+                long asked = System.nanoTime();
+                Lock lock = library.lock(name, ttlMs);
+                library.acquire(lock, ttlMs);
+                held.put(name, lock);
+                return "{\"asked\":" + asked + ",\"acquired\":" + System.nanoTime() + ",\"token\":null}";
+            }
+            case "try": {
+                long asked = System.nanoTime();
+                Lock lock = library.lock(name, ttlMs);
+                boolean is = library.tryAcquire(lock, ttlMs);
+                if (is) {
+                    held.put(name, lock);
+                }
+                return "{\"held\":" + is + ",\"asked\":" + asked + ",\"acquired\":" + System.nanoTime() + "}";
+            }
+            case "free": {
+                long letGo = System.nanoTime();
+                held.get(name).unlock();
+                return "{\"let_go\":" + letGo + ",\"freed\":" + System.nanoTime() + "}";
+            }
+            case "extend":
+                library.extend(held.get(name), name, Long.parseLong(words[2]));
+                return "{\"extended\":true}";
+            case "held":
+                return "{\"held\":" + library.isHeld(held.get(name)) + "}";
+            case "keep":
+                throw new Cannot("it renews nothing by itself here");
+            case "count":
+                return count(name, numbers(words), Path.of(words[5]));
+            default:
+                throw new IllegalArgumentException("not a command: " + words[0]);
+        }
+    }
+
+    private static long[] numbers(String[] words) {
+        return new long[] {Long.parseLong(words[2]), Long.parseLong(words[3]), Long.parseLong(words[4])};
+    }
+
+    /** The read and the write are two steps, so that an overlap of two holders loses an update. */
+    private String count(String name, long[] numbers, Path file) throws Exception {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(numbers[0]);
+        List<String> grants = new ArrayList<>();
+        while (System.nanoTime() < end) {
+            Lock lock = library.lock(name, ttlMs);
+            library.acquire(lock, ttlMs);
+            long acquired = System.nanoTime();
+            int seen = Integer.parseInt(Files.readString(file));
+            TimeUnit.MICROSECONDS.sleep(numbers[1]);
+            Files.writeString(file, Integer.toString(seen + 1));
+            long letGo = System.nanoTime();
+            lock.unlock();
+            grants.add("[" + acquired + "," + letGo + "]");
+            TimeUnit.MICROSECONDS.sleep(numbers[2]);
+        }
+        return "{\"grants\":[" + String.join(",", grants) + "]}";
+    }
+
+    /** Spring Integration. The lease is one of the whole registry. */
+    private static final class Spring implements Library {
+        private final LettuceConnectionFactory connections;
+        private final RedisLockRegistry.RedisLockType type;
+        private final Map<Long, RedisLockRegistry> registries = new HashMap<>();
+        private final Map<Lock, RedisLockRegistry> origins = new IdentityHashMap<>();
+
+        Spring(URI url, RedisLockRegistry.RedisLockType type) {
+            connections = new LettuceConnectionFactory(url.getHost(), url.getPort());
+            connections.afterPropertiesSet();
+            connections.start();
+            connections.getConnection().ping();
+            this.type = type;
+        }
+
+        @Override
+        public Lock lock(String name, long ttlMs) {
+            RedisLockRegistry registry = registries.computeIfAbsent(ttlMs, this::registry);
+            Lock lock = registry.obtain(name);
+            origins.put(lock, registry);
+            return lock;
+        }
+
+        private RedisLockRegistry registry(long ttlMs) {
+            var registry = new RedisLockRegistry(connections, PREFIX, ttlMs);
+            registry.setRedisLockType(type);
+            return registry;
+        }
+
+        @Override
+        public void extend(Lock lock, String name, long ttlMs) {
+            origins.get(lock).renewLock(name);
+        }
+
+        @Override
+        public Boolean isHeld(Lock lock) {
+            return null;
+        }
+    }
+
+    /** Redisson's RLock, with explicit leases. */
+    private static final class OfRedisson implements Library {
+        private final RedissonClient client;
+
+        OfRedisson(URI url) {
+            var config = new Config();
+            config.useSingleServer().setAddress(url.toString()).setConnectionMinimumIdleSize(2).setConnectionPoolSize(4);
+            client = Redisson.create(config);
+        }
+
+        @Override
+        public Lock lock(String name, long ttlMs) {
+            return client.getLock(name);
+        }
+
+        @Override
+        public void acquire(Lock lock, long ttlMs) {
+            ((RLock) lock).lock(ttlMs, TimeUnit.MILLISECONDS);
+        }
+
+        @Override
+        public boolean tryAcquire(Lock lock, long ttlMs) throws InterruptedException {
+            return ((RLock) lock).tryLock(0, ttlMs, TimeUnit.MILLISECONDS);
+        }
+
+        @Override
+        public void extend(Lock lock, String name, long ttlMs) throws Cannot {
+            throw new Cannot("its watchdog alone extends");
+        }
+
+        @Override
+        public Boolean isHeld(Lock lock) {
+            return ((RLock) lock).isHeldByCurrentThread();
+        }
+    }
+}
