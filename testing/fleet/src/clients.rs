@@ -21,6 +21,9 @@ pub struct Client {
     pub renewal: Renewal,
     /// The way in which its waiters learn that the lock is free.
     pub waits: &'static str,
+    /// The longest pause between two polls of a waiter on one server: the `polling_share` that it
+    /// needs. Empty if none is measured.
+    pub share: &'static str,
     /// A remark on the page, or nothing.
     pub remark: &'static str,
     /// The extent of its checks.
@@ -181,6 +184,7 @@ const fn on_one(name: &'static str, program: Program) -> Client {
         servers: Servers::One,
         renewal: Renewal::ByHand,
         waits: "",
+        share: "",
         remark: "",
         extent: Extent::All,
     }
@@ -190,8 +194,8 @@ use Program::{Debian as Installed, Go, Java, Node, Python};
 
 /// All clients, in the order of the page.
 pub const CLIENTS: &[Client] = &[
-    Client { waits: "polls, 50–250 ms", ..on_one("redsync", Go(&["redsync"])) },
-    Client { waits: "polls, 100 ms", ..on_one("redislock", Go(&["redislock"])) },
+    Client { waits: "polls, 50–250 ms", share: "250ms", ..on_one("redsync", Go(&["redsync"])) },
+    Client { waits: "polls, 100 ms", share: "100ms", ..on_one("redislock", Go(&["redislock"])) },
     Client {
         prefix: "rueidislock:0:",
         renewal: Renewal::ByItself,
@@ -216,7 +220,7 @@ pub const CLIENTS: &[Client] = &[
         remark: "`Mutex`",
         ..on_one("redis-semaphore", Node("redis_semaphore"))
     },
-    Client { waits: "polls, 100 ms", ..on_one("redis-py", Python("redis_py")) },
+    Client { waits: "polls, 100 ms", share: "100ms", ..on_one("redis-py", Python("redis_py")) },
     Client {
         waits: "polls, 100 ms",
         remark: "Debian's",
@@ -232,6 +236,7 @@ pub const CLIENTS: &[Client] = &[
     Client {
         prefix: "fleet:",
         waits: "polls, 100 ms",
+        share: "100ms",
         remark: "Spring Integration's `RedisLockRegistry(…, \"fleet\", …)`, `SPIN_LOCK`",
         ..on_one("spring", Java("spring"))
     },
@@ -244,6 +249,7 @@ pub const CLIENTS: &[Client] = &[
     Client {
         renewal: Renewal::None,
         waits: "polls, 250 ms",
+        share: "250ms",
         remark: "Debian's",
         ..on_one("laravel-debian", Installed(Debian::Php("laravel")))
     },

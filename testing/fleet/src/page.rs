@@ -41,6 +41,15 @@ race. Our fencing tokens grow with each of our grants, also with other holders i
 other clients of these tables return no token that compares with ours.
 ";
 
+const SHARES: &str = "
+## Clients that poll
+
+Beside a full queue of ours, a client that polls is seldom served: the lock passes from one of ours
+to the next. With [`polling_share`](protocol/redis.md#polling_share) a release leaves the lock free
+now and then. The same load, with the longest pause between two polls of each client as the share:
+
+";
+
 const FAULTS: &str = "
 ## Faults
 
@@ -94,6 +103,8 @@ pub fn markdown(record: &Record) -> String {
     page += "\n## Three servers\n\n`quorum:` beside clients that lock a majority of the same servers, \
              in the same order:\n`quorum:?member=redis://a&member=redis://b&member=redis://c`.\n\n";
     hand_overs(&mut page, record, on(Servers::Three));
+    page += SHARES;
+    shares(&mut page, record);
     page += FAULTS;
     faults(&mut page, record);
     page += PROMISES_BROKEN;
@@ -167,6 +178,25 @@ fn hand_overs<'a>(
                 client.remark,
             ],
         );
+    }
+}
+
+fn shares(page: &mut String, record: &Record) {
+    heading(
+        page,
+        &[
+            "client",
+            "`polling_share`",
+            "grants without it, ours : its",
+            "grants with it, ours : its",
+            "waits of the client: median, 99th percentile, longest",
+        ],
+    );
+    for client in CLIENTS {
+        let with = record.get(client.name, "load_with_a_share", Side::Ours);
+        let Some((grants, waits)) = with.and_then(|seen| seen.split_once("; ")) else { continue };
+        let without = record.get(client.name, "load", Side::Ours).unwrap_or("–");
+        line(page, &[client.name, client.share, without, grants, waits]);
     }
 }
 

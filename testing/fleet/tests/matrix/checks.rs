@@ -41,6 +41,7 @@ pub(crate) const CHECKS: &[CheckOf] = checks! {
     late_reply: "late_reply" false,
     lost_data: "lost_data" false,
     load::counts: "load" false,
+    load::counts_with_a_share: "load_with_a_share" false,
     slow_reply: "slow_reply" false,
 };
 
@@ -54,6 +55,7 @@ impl CheckOf {
             ("wakes", Extent::OtherLayout) => holder == Side::Theirs,
             (_, Extent::OtherLayout) => false,
             ("load", _) => holder == Side::Ours,
+            ("load_with_a_share", _) => holder == Side::Ours && !client.share.is_empty(),
             _ => true,
         }
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lock_bench_worker::clock::{MICRO, MILLI};
 use lock_fleet::{Extent, Side};
 use serde_json::Value;
 
@@ -25,8 +26,63 @@ const SECONDS: u64 = 3;
 
 /// No update is lost, no two holds overlap, and the grants of each side.
 pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
+    let holds = run(scene, &[]).await?;
+    Ok(format!("{} : {} in {} s", holds.of(Side::Ours), holds.of(Side::Theirs), seconds()))
+}
+
+/// The same, while ours leave the lock free now and then, and the waits of the client.
+pub(crate) async fn counts_with_a_share(scene: &Scene, _: Side) -> Checked {
+    let share = format!("polling_share={}", scene.client.share);
+    let holds = run(scene, &[&share]).await?;
+    let mut waits = holds.waits_of(Side::Theirs);
+    waits.sort_unstable();
+    let Some(longest) = waits.last() else { return Err("the client was never served".into()) };
+    let of_hundred = |part: usize| waits[(waits.len() - 1) * part / 100] / MILLI;
+    Ok(format!(
+        "{} : {} in {} s; {} ms, {} ms, {} ms",
+        holds.of(Side::Ours),
+        holds.of(Side::Theirs),
+        seconds(),
+        of_hundred(50),
+        of_hundred(99),
+        longest / MILLI
+    ))
+}
+
+fn seconds() -> u64 {
     let seconds = std::env::var("FLEET_SECONDS").ok().and_then(|text| text.parse().ok());
-    let seconds: u64 = seconds.unwrap_or(SECONDS);
+    seconds.unwrap_or(SECONDS)
+}
+
+/// The grants of each worker.
+struct Holds(Vec<(Side, Vec<Grant>)>);
+
+impl Holds {
+    /// Returns the number of grants of a side.
+    fn of(&self, side: Side) -> usize {
+        self.0.iter().filter(|(of, _)| *of == side).map(|(_, grants)| grants.len()).sum()
+    }
+
+    /// Returns the waits of a side, from each request to its grant or to the end of the run.
+    fn waits_of(&self, side: Side) -> Vec<u64> {
+        let of_side = || self.0.iter().filter(|(of, _)| *of == side).map(|(_, grants)| grants);
+        let all = || self.0.iter().flat_map(|(_, grants)| grants);
+        let (Some(start), Some(end)) = (all().map(|it| it.0).min(), all().map(|it| it.1).max())
+        else {
+            return Vec::new();
+        };
+        let waits = of_side().flat_map(|grants| {
+            let asked = grants.iter().map(|(_, released, _)| released + PAUSE_US * MICRO);
+            let asked = std::iter::once(start).chain(asked);
+            let granted = grants.iter().map(|(granted, ..)| *granted).chain([end]);
+            asked.zip(granted).map(|(asked, granted)| granted.saturating_sub(asked))
+        });
+        waits.collect()
+    }
+}
+
+/// Runs two workers of each side, with these options of ours.
+async fn run(scene: &Scene, options: &[&str]) -> Result<Holds, String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let counter = directory.path().join("counter");
     std::fs::write(&counter, "0").map_err(|error| error.to_string())?;
@@ -36,35 +92,36 @@ pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
         _ => (2, LEASE),
     };
     for side in [Side::Ours, Side::Theirs].repeat(each) {
-        let mut worker = scene.worker(side).await?;
+        let options = if side == Side::Ours { options } else { &[] };
+        let mut worker = scene.worker_with(side, options).await?;
         worker.ttl(lease).await?;
         workers.push((side, worker));
     }
-    let ms = seconds * 1_000;
+    let ms = seconds() * 1_000;
     let command = format!("count n {ms} {HOLD_US} {PAUSE_US} {}", counter.display());
     workers.iter_mut().for_each(|(_, worker)| worker.peer.tell(&command));
-    let mut holds = Vec::new();
+    let mut of_workers = Vec::new();
     for (side, worker) in &mut workers {
-        let grants = grants(worker, Duration::from_secs(seconds)).await?;
-        holds.extend(grants.into_iter().map(|hold| (hold, *side)));
+        of_workers.push((*side, grants(worker, Duration::from_secs(seconds())).await?));
     }
-    holds.sort_unstable_by_key(|(hold, _)| *hold);
-    let overlaps = holds.windows(2).filter(|pair| pair[1].0.0 < pair[0].0.1).count();
+    let mut holds: Vec<_> = of_workers.iter().flat_map(|(_, grants)| grants.clone()).collect();
+    holds.sort_unstable();
+    let overlaps = holds.windows(2).filter(|pair| pair[1].0 < pair[0].1).count();
     let counted = std::fs::read_to_string(&counter).map_err(|error| error.to_string())?;
     let counted: usize = counted.parse().map_err(|_| format!("the counter is {counted:?}"))?;
     if overlaps > 0 || counted != holds.len() {
         let lost = holds.len().abs_diff(counted);
         return Err(format!("{overlaps} overlaps, {lost} of {} updates lost", holds.len()));
     }
-    let tokens: Vec<u64> = holds.iter().filter_map(|(hold, _)| hold.2).collect();
+    let tokens: Vec<u64> = holds.iter().filter_map(|hold| hold.2).collect();
     if !tokens.is_sorted_by(|one, next| one < next) {
         return Err("a token of ours is not higher than the one before".into());
     }
-    let of = |side| holds.iter().filter(|(_, of)| *of == side).count();
-    if of(Side::Ours) == 0 {
+    let holds = Holds(of_workers);
+    if holds.of(Side::Ours) == 0 {
         return Err("ours was never served".into());
     }
-    Ok(format!("{} : {} in {seconds} s", of(Side::Ours), of(Side::Theirs)))
+    Ok(holds)
 }
 
 /// The time of an acquisition and of the call of its release, and the token if there is one.

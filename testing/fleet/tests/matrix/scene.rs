@@ -86,13 +86,14 @@ impl Scene {
         self.worker_with(side, &[]).await
     }
 
-    /// Starts a worker with options, of which ours has none.
+    /// Starts a worker with options, which are those of the URL for ours.
     pub(crate) async fn worker_with(&self, side: Side, options: &[&str]) -> Result<Worker, String> {
         let addresses = &self.network(side).addresses;
         match side {
             Side::Ours => {
                 let mut command = ours();
-                command.arg(self.our_url(addresses));
+                let options: String = options.iter().map(|option| format!("&{option}")).collect();
+                command.arg(self.our_url(addresses) + &options);
                 Worker::start("ours", command).await
             }
             Side::Theirs => {
