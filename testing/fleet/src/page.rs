@@ -223,7 +223,7 @@ fn promises(page: &mut String, record: &Record) {
             let events =
                 "the process is paused for longer than the lease, and another client holds";
             let part = part(client.name, "paused::theirs_first");
-            let seen = "asked at once when it goes on, it says yes";
+            let seen = "asked at once when it goes on, it may say yes";
             line(page, &[client.name, promise, events, seen, &part]);
         }
     }
