@@ -29,7 +29,8 @@ A lock is the key of its prefix and name. Both sides must use the same key:
   `:` or `/` needs `names=exact`, as `prefix=laravel_cache_&names=exact`.
 * Without `names=exact`, a name with a space, a `%`, a character outside of ASCII, or more than 200
   bytes is encoded in our key, and both sides hold.
-* A client with another type of value needs keys of its own. See the remarks.
+* A client with another type of value needs keys of its own, as [Redisson](coming-from.md#redisson)
+  does. See the remarks.
 
 Two values in a cell are those with our holder first, and with that of the client first. Under load,
 two processes of each side increment a counter in a file, in two steps under the lock: no update was
@@ -253,7 +254,7 @@ fn promises(page: &mut String, record: &Record) {
             let events =
                 "the process is paused for longer than the lease, and another client holds";
             let part = part(client.name, "paused::theirs_first");
-            let seen = "asked at once when it goes on, it says yes";
+            let seen = "asked at once when it goes on, it may say yes";
             line(page, &[client.name, promise, events, seen, &part]);
         }
     }

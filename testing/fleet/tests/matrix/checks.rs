@@ -263,7 +263,7 @@ async fn lost_reply(scene: &Scene, holder: Side) -> Checked {
             format!("{}, after {:.0} s", said.word(), waited.as_secs_f64())
         }
         (said, 0..500) => format!("{}; gone at once", said.word()),
-        (said, _) => format!("{}; left for {:.1} s of 5 s", said.word(), left as f64 / 1e3),
+        (said, _) => format!("{}; left for its lease", said.word()),
     })
 }
 
