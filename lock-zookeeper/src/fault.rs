@@ -42,7 +42,7 @@ impl std::error::Error for Throttled {}
 
 /// Returns true if an overloaded server has dropped the request, and may accept it soon.
 pub(crate) fn is_throttled(fault: &Fault) -> bool {
-    fault.source().is_some_and(|cause| cause.is::<Throttled>())
+    matches!(fault.source(), Some(cause) if cause.is::<Throttled>())
 }
 
 /// Returns the error of a failed connection.

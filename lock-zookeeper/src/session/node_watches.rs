@@ -130,7 +130,7 @@ impl Session {
             ),
             // It is gone, or the connection is. The next watch reads the data again.
             Err(error) => {
-                tracing::debug!(lock.error = %error, "the data of a node are not restored")
+                tracing::debug!(lock.error = %error, "the data of a node are not restored");
             }
         }
     }

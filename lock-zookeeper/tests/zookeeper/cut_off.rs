@@ -118,9 +118,10 @@ impl Others {
             peer.tell(&format!("{member} {lock} {options}"));
             peer
         });
-        assert_eq!(holder.ask("watch").await, "done");
-        holder.tell("acquire 10000");
-        until_held(&mut holder).await;
+        for (command, answer) in [("watch", "done"), ("acquire 10000", "held")] {
+            holder.tell(command);
+            until_answered(&mut holder, answer).await;
+        }
         next.tell("acquire 60000");
         let operator = operator(members[1]).await;
         let lock = lock.trim_start_matches('/');
@@ -139,14 +140,14 @@ impl Others {
                 since_cut()
             },
             async {
-                until_held(&mut self.next).await;
+                until_answered(&mut self.next, "held").await;
                 since_cut()
             },
         )
     }
 }
 
-/// Waits until a client holds the lock. Reports of its connection are skipped.
-async fn until_held(peer: &mut Peer) {
-    while peer.answer().await != "held" {}
+/// Waits for this answer. Reports of a connection are skipped.
+async fn until_answered(peer: &mut Peer, answer: &str) {
+    while peer.answer().await != answer {}
 }

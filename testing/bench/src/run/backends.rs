@@ -35,6 +35,8 @@ pub(crate) struct Backend {
     pub(crate) held: (usize, u64),
     /// The number of waiters in the deepest queue.
     pub(crate) deep: usize,
+    /// The same where only requests are counted.
+    pub(crate) deep_counted: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         hand_offs: 400,
         held: (100_000, 30_000),
         deep: 10_000,
+        deep_counted: 10_000,
     },
     Backend {
         scheme: "file",
@@ -78,6 +81,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         // Each one is an open file.
         held: (400, 5_000),
         deep: 400,
+        deep_counted: 400,
     },
     Backend {
         scheme: "redis",
@@ -93,6 +97,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         hand_offs: 400,
         held: (10_000, 5_000),
         deep: 10_000,
+        deep_counted: 10_000,
     },
     Backend {
         scheme: "zookeeper",
@@ -109,6 +114,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         held: (1_000, 5_000),
         // Each new waiter reads the whole queue.
         deep: 1_000,
+        deep_counted: 10_000,
     },
     Backend {
         scheme: "memcache",
@@ -125,6 +131,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         hand_offs: 64,
         held: (10_000, 5_000),
         deep: 10_000,
+        deep_counted: 10_000,
     },
     Backend {
         scheme: "quorum",
@@ -141,6 +148,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         hand_offs: 64,
         held: (1_000, 5_000),
         deep: 1_000,
+        deep_counted: 1_000,
     },
 ];
 

@@ -1,7 +1,10 @@
-//! A holder is killed with SIGKILL: the time until waiters get its locks, and never too early.
+//! Holders are killed with SIGKILL: the time until waiters get their locks, and never too early.
+//!
+//! A lease is a lock's own, so one holder stands for many. Where locks hang on sessions, each trial
+//! needs a session of its own, older than its timeout and killed at a moment of its own: the time
+//! depends on the last request of the session.
 
-use lock_bench_worker::clock::{MILLI, SECOND, now};
-use serde_json::Value;
+use lock_bench_worker::clock::{MILLI, SECOND, now, wait};
 
 use crate::model::{Figure, Figures, shape};
 use crate::run::backends::Takeover;
@@ -9,7 +12,7 @@ use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
 use crate::run::cpu;
 use crate::run::error::{Result, RunError};
-use crate::run::peer::{Lib, SOON};
+use crate::run::peer::{Lib, Peer, SOON};
 use crate::run::slices::QuietCheck;
 
 const EARLY: Figure = Figure::count("takeovers too early");
@@ -24,8 +27,11 @@ const TTL_MS: u64 = 2_000;
 /// The time before the first renewal, in ms: the last lease of a holder that is dead by then is
 /// known. Renewals come at a third of the lease, or at three tenths in a batch.
 const BEFORE_RENEWAL_MS: u64 = TTL_MS / 4;
-/// The locks of the holder that is killed.
+/// The locks of the holder that is killed, or the sessions.
 const LOCKS: usize = 10;
+/// The rounds with leases, and with sessions: twenty of them.
+const ROUNDS: usize = 4;
+const SESSION_ROUNDS: usize = 2;
 /// Keys with an expiry that are not locks. A server that samples for expired keys must not delay a
 /// takeover for them.
 const OTHER_KEYS: usize = 50_000;
@@ -71,11 +77,15 @@ struct Trial {
 /// Collects enough of them. On a busy machine the holder may live for too long; such a trial is
 /// repeated.
 fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
-    let rounds = if bench.settings.exact { 1 } else { lib.rounds(4) };
+    let rounds = match bench.backend.takeover {
+        _ if bench.settings.exact => 1,
+        Takeover::Session(_) => SESSION_ROUNDS,
+        Takeover::Lease | Takeover::Death => lib.rounds(ROUNDS),
+    };
     let mut trials = Vec::new();
     for attempt in 1..=3 * rounds {
         bench.progress.show("killed", &format!("{}, attempt {attempt}", lib.name));
-        trials.extend(kill_holder(bench, lib)?);
+        trials.extend(kill_holders(bench, lib)?);
         if trials.len() >= rounds * LOCKS {
             break;
         }
@@ -114,33 +124,37 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
 
 /// Returns a trial for each lock, and none if leases count and the holder lived until it may have
 /// renewed.
-fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
+fn kill_holders(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
     let watch = QuietCheck::start(bench);
     let url = match bench.server() {
         Some(server) => server.short_session_url(),
         None => bench.target.url.clone(),
     };
-    let mut peers = [bench.peer_at(lib, &url)?, bench.peer_at(lib, &url)?];
-    let prefix = bench.fresh_name();
-    let names: Vec<String> = (0..LOCKS).map(|i| format!("{prefix}-{i}")).collect();
+    let holders = match bench.backend.takeover {
+        Takeover::Session(_) => LOCKS,
+        Takeover::Lease | Takeover::Death => 1,
+    };
+    let mut peers =
+        (0..=holders).map(|_| bench.peer_at(lib, &url)).collect::<Result<Vec<_>, _>>()?;
     super::crowd::warm_up(bench, &mut peers)?;
     ask_each(&mut peers, &format!("ttl {TTL_MS}"))?;
-    let held: Vec<Value> = names
-        .iter()
-        .map(|name| peers[0].ask(&format!("hold {name}"), SOON))
-        .collect::<Result<_, _>>()?;
-    for name in &names {
-        peers[1].ask(&format!("queue {name} 1 0 1"), SOON)?;
+    let mut waiter = peers.pop().expect("there is one more than holders");
+    let prefix = bench.fresh_name();
+    let names: Vec<String> = (0..LOCKS).map(|i| format!("{prefix}-{i}")).collect();
+    let mut held = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        held.push(peers[i % holders].ask(&format!("hold {name}"), SOON)?);
     }
-    let ours = cpu::of_process(peers[0].pid());
-    let before = now();
-    peers[0].kill();
-    let killed = now();
-    let taken = peers[1].ask("collect", LONG)?;
-    let quiet = watch.check(bench, ours + cpu::of_process(peers[1].pid())).is_ok();
+    for name in &names {
+        waiter.ask(&format!("queue {name} 1 0 1"), SOON)?;
+    }
+    let (kills, ours) = kill_each(bench, peers);
+    let taken = waiter.ask("collect", LONG)?;
+    let quiet = watch.check(bench, ours + cpu::of_process(waiter.pid())).is_ok();
     let mut trials = Vec::new();
-    for (name, held) in names.iter().zip(&held) {
+    for (i, (name, held)) in names.iter().zip(&held).enumerate() {
         let mut claims = Claims::default();
+        let Kill { before, after } = kills[i % holders];
         // It held the locks until it was killed; the end of its lease is computed below.
         claims.add_killed(0, held, before)?;
         claims.add(1, name, &taken)?;
@@ -155,11 +169,40 @@ fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>> {
             Takeover::Death => (before, before),
         };
         let is_known = !matches!(bench.backend.takeover, Takeover::Lease)
-            || killed <= asked + BEFORE_RENEWAL_MS * MILLI;
+            || after <= asked + BEFORE_RENEWAL_MS * MILLI;
         if is_known {
             let late = (takeover as f64 - due as f64) / MILLI as f64;
             trials.push(Trial { late, is_early: takeover < earliest, quiet });
         }
     }
     Ok(trials)
+}
+
+/// The moment of a kill lies between these two.
+#[derive(Clone, Copy)]
+struct Kill {
+    before: u64,
+    after: u64,
+}
+
+/// Kills the holders, each at a moment of its own where it has a session. Returns the moments, and
+/// the processor time that they had used.
+fn kill_each(bench: &Bench<'_>, holders: Vec<Peer>) -> (Vec<Kill>, u64) {
+    let session = match bench.backend.takeover {
+        Takeover::Session(seconds) => Some(seconds * SECOND),
+        Takeover::Lease | Takeover::Death => None,
+    };
+    wait(session.unwrap_or_default());
+    let (mut kills, mut used) = (Vec::new(), 0);
+    for mut holder in holders {
+        if let Some(session) = session {
+            // Sessions are used several times in their timeout.
+            wait(fastrand::u64(0..session / 8));
+        }
+        used += cpu::of_process(holder.pid());
+        let before = now();
+        holder.kill();
+        kills.push(Kill { before, after: now() });
+    }
+    (kills, used)
 }
