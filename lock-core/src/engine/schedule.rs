@@ -149,3 +149,64 @@ impl<T: Scheduled> Schedule<T> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Entry {
+        due: Moment,
+        slot: Mutex<Option<Slot>>,
+    }
+
+    impl Scheduled for Entry {
+        fn next_check(&self) -> Moment {
+            self.due
+        }
+
+        fn swap_slot(&self, slot: Option<Slot>) -> Option<Slot> {
+            std::mem::replace(&mut *self.slot.lock().unwrap(), slot)
+        }
+
+        fn has_ended(&self) -> bool {
+            false
+        }
+
+        fn start(_: &Arc<Self>, _: Arc<Schedule<Self>>) {}
+    }
+
+    fn due_at(due: Moment) -> Arc<Entry> {
+        Arc::new(Entry { due, slot: Mutex::default() })
+    }
+
+    #[test]
+    fn the_next_check_is_that_of_the_first_entry() {
+        let (schedule, now) = (Arc::<Schedule<Entry>>::default(), Moment::now());
+        let (soon, later) = (due_at(now + LINGER * 20), due_at(now + LINGER * 30));
+        schedule.update(&later);
+        schedule.update(&soon);
+        for _ in 0..3 {
+            let (ready, next) = schedule.take_due(now);
+            assert!(ready.is_empty() && next == Some(soon.due), "{next:?}");
+        }
+        let (ready, next) = schedule.take_due(soon.due);
+        assert!(ready.len() == 1 && next == Some(later.due), "{next:?}");
+    }
+
+    #[test]
+    fn an_empty_schedule_lingers_once() {
+        let (schedule, now) = (Arc::<Schedule<Entry>>::default(), Moment::now());
+        assert_eq!(schedule.take_due(now).1, Some(now + LINGER));
+        assert_eq!(schedule.take_due(now + LINGER).1, None);
+    }
+
+    #[test]
+    fn a_removed_entry_is_never_due() {
+        let (schedule, now) = (Arc::<Schedule<Entry>>::default(), Moment::now());
+        let entry = due_at(now);
+        schedule.update(&entry);
+        schedule.remove(&entry);
+        assert!(schedule.take_due(now).0.is_empty());
+        assert_eq!(Arc::strong_count(&entry), 1, "it is kept");
+    }
+}
