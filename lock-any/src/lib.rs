@@ -65,7 +65,7 @@
 //! | `prefix` | Redis, memcached, ZooKeeper | the beginning of every key, ending in `:` or `/`; for ZooKeeper a path that ends in `/` |
 //! | `order` | Redis | `fifo`, or `any` for a race |
 //! | `names` | Redis | `exact` stores names byte for byte, as other libraries do, with any prefix |
-//! | `polling_share` | Redis | how long a release leaves the lock free now and then, for clients that poll |
+//! | `polling_share` | Redis | how long a release leaves the lock free now and then, for clients that poll; then nothing is handed over inside a process |
 //! | `min_replicas`, `min_replicas_timeout` | Redis | the replicas that must acknowledge a lock, and the time limit for that |
 //! | `session_timeout`, `layout` | ZooKeeper | the session's timeout; the layout of the nodes |
 //! | `member_timeout`, `restarts` | quorum | the time limit of one member; `remember` trusts members to keep locks over a restart |

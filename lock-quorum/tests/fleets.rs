@@ -108,10 +108,7 @@ async fn late_releases_leave_other_holders_alone() {
     let is_theirs = |value: &&String| before.iter().filter(|other| other == value).count() > 1;
     let theirs = before.iter().find(is_theirs).expect("two members have their lock");
     let votes = |values: &[String]| values.iter().filter(|value| *value == theirs).count();
-    assert_eq!(
-        guard.verify().await.map(|_| ()).map_err(|e| e.kind()),
-        Err(ErrorKind::Lost)
-    );
+    assert_eq!(guard.verify().await.map(|_| ()).map_err(|e| e.kind()), Err(ErrorKind::Lost));
     assert_eq!(guard.lost().await, Loss::NotHeld);
     drop(guard);
     lock_core::clock::sleep(Duration::from_millis(300)).await;

@@ -28,6 +28,7 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
 const REPLICAS_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
+const SHARE_MIN: Duration = Duration::from_millis(10);
 const SHARE_MAX: Duration = Duration::from_secs(10);
 
 /// The address of the server, the user there, and the prefix of the locks.
@@ -247,18 +248,20 @@ impl Config {
     ///
     /// A release leaves the lock free if none has done so within ten times as long: at most a tenth
     /// of the time. Meanwhile all clients with this setting leave it alone. Then the first in the
-    /// queue gets it, which keeps its order. A hand-off lasts that much longer. Give all clients of
-    /// a lock the same value: one without it takes the lock, for the first in the queue, at once.
+    /// queue gets it, which keeps its order. A hand-off lasts that much longer, and a round trip.
+    /// Give all clients of a lock the same value: one without it takes the lock, for the first in
+    /// the queue, at once.
     ///
     /// Needs [`Order::Fifo`], which is then required of the server. A quorum refuses it. Off by
     /// default.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it is not from 1 ms to 10 s.
+    /// [`ErrorKind::Invalid`] if it is not from 10 ms to 10 s. Connecting fails so if it is longer
+    /// than [`max_ttl`](Self::max_ttl), or if the order is another one.
     pub fn polling_share(mut self, time: Duration) -> Result<Self, Error> {
-        if !(Duration::from_millis(1)..=SHARE_MAX).contains(&time) {
-            return Err(invalid("polling_share is out of range; it is from 1ms to 10s"));
+        if !(SHARE_MIN..=SHARE_MAX).contains(&time) {
+            return Err(invalid("polling_share is out of range; it is from 10ms to 10s"));
         }
         self.polling_share = Some(time);
         Ok(self)
@@ -330,6 +333,9 @@ impl Config {
     pub(crate) fn in_order_if_shared(mut self) -> Result<Self, Error> {
         match (self.polling_share, self.order) {
             (None, _) => {}
+            (Some(share), _) if share > self.max_ttl => {
+                return Err(invalid("polling_share is longer than max_ttl, the longest lease"));
+            }
             (Some(_), None | Some(Order::Fifo)) => self.order = Some(Order::Fifo),
             (Some(_), Some(_)) => {
                 return Err(invalid(

@@ -291,7 +291,9 @@ impl Queues {
         if !is_late {
             lock.entries_until = before.max(Some(reply.asked + ttl + ttl + QUEUE_ENTRY_GRACE));
         }
-        if lock.as_of.is_none_or(|when| reply.is_newer_than(when) || reply.now == when.at) {
+        let is_newest =
+            lock.as_of.is_none_or(|when| reply.is_newer_than(when) || reply.now == when.at);
+        if is_newest {
             lock.as_of = Some(Observed { at: reply.now, arrived: Moment::now() });
             lock.holder_is_ours = reply.holder_is_ours;
             lock.expires_at = reply.expires_in.map(|left| Moment::now() + left + ROUNDING);
@@ -299,7 +301,9 @@ impl Queues {
         match lock.watcher {
             None if reply.is_next => lock.watcher = Some(*owner),
             // It has looked.
-            Some(watcher) if watcher == *owner && !reply.is_next => lock.watcher = None,
+            Some(watcher) if watcher == *owner && !reply.is_next && is_newest => {
+                lock.watcher = None;
+            }
             _ => {}
         }
         if reply.is_new || was_wrong {
@@ -488,12 +492,17 @@ impl QueueTable {
 }
 
 impl QueuedLock {
-    /// Records the expiry of the holder's lease, as of the server's time `now`.
+    /// Records the expiry of the holder's lease, as of the server's time `now`. An earlier time may
+    /// be that of a late message, or the server's clock was set back: then the earlier expiry
+    /// counts, since a needless poll harms nothing.
     fn set_expiry(&mut self, now: u64, expires_at: Option<Moment>, holder_is_ours: bool) {
+        let expires_at = expires_at.map(|expires_at| expires_at + ROUNDING);
         if self.as_of.is_none_or(|when| now >= when.at) {
             self.as_of = Some(Observed { at: now, arrived: Moment::now() });
-            self.expires_at = expires_at.map(|expires_at| expires_at + ROUNDING);
+            self.expires_at = expires_at;
             self.holder_is_ours |= holder_is_ours;
+        } else {
+            self.expires_at = [self.expires_at, expires_at].into_iter().flatten().min();
         }
     }
 
@@ -727,6 +736,26 @@ mod tests {
             queues.on_reply(owner, &reply(500), || true);
             assert!(queues.known_reply(owner).is_some(), "it has just been told");
         }
+    }
+
+    #[tokio::test]
+    async fn a_message_after_a_clock_step_back_is_heeded() {
+        let (queues, owners) = queue_of(1);
+        queues.on_reply(&owners[0], &reply(1000), || true);
+        assert!(queues.known_reply(&owners[0]).is_some());
+        queues.on_message("next 0 500 1 n", None);
+        lock_core::clock::sleep(ROUNDING * 2).await;
+        assert!(queues.known_reply(&owners[0]).is_none(), "it has to check");
+        assert_eq!(queues.wait_event(&owners[0], false).await, WaitEvent::Retry);
+    }
+
+    #[test]
+    fn a_late_reply_keeps_the_watcher() {
+        let (queues, owners) = queue_of(1);
+        let late = QueueReply { is_next: false, ..reply(8) };
+        queues.on_message("next 60000 1000 1 n", None);
+        queues.on_reply(&owners[0], &late, || true);
+        assert!(queues.known_reply(&owners[0]).is_some_and(|expires_in| expires_in.is_some()));
     }
 
     #[test]

@@ -94,20 +94,11 @@ local function contended(by, remaining, flags, checks)
     return {by, arrival, remaining, now, flags}
 end
 
--- Returns for how many more ms the free lock is left to clients that poll, or nil. After a step of
--- the server's clock, the share key may last for longer.
-local function left_free()
-    local share = share_key and redis.pcall('GETRANGE', share_key, '0', '15')
-    share = type(share) == 'string' and tonumber(share)
-    local left = share and redis.call('PTTL', share_key) - 9 * share
-    return left and left > 0 and left <= share and left or nil
-end
-
 if not value then
     if redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
-    local flags, left = waits and enqueue() or 0, left_free()
+    local flags, left = waits and enqueue() or 0, left_free(share_key)
     if left then
         return contended(0, left, flags)
     end

@@ -54,6 +54,20 @@ local function lock_at(lock)
     return value, err
 end
 
+-- Returns for how many more ms the free lock is left to clients that poll, or nil. The share key
+-- has that time and lasts ten times as long, or longer after a step of the server's clock. The first
+-- call after that time makes the key fit the time that it really was, and marks it.
+local function left_free(share_key)
+    local value = share_key and redis.pcall('GETRANGE', share_key, '0', '15')
+    local share = type(value) == 'string' and tonumber(value)
+    local left = share and redis.call('PTTL', share_key) - 9 * share
+    if left and left > 0 and left <= share then
+        return left
+    elseif left and left <= 0 and left + share > 0 and string.sub(value, -1) ~= ' ' then
+        redis.pcall('SET', share_key, integer(share - left) .. ' ', 'PX', integer(9 * (share - left)))
+    end
+end
+
 -- Grants the lock with a token above all earlier ones, even if the token key was lost or is stale:
 -- see Fencing::Seeded. The token key is written first, so each holder's token is stored.
 local function grant(lock, token_key, owner, label, lease, min_token, now)

@@ -2,6 +2,7 @@
 -- changes anything. Replies the names of those that this user is not allowed to run.
 --
 -- KEYS[1] to KEYS[5]  Keys like those of the lock, its token, queue, processes and tombstone.
+-- KEYS[6]             The share key, if locks are left free for clients that poll.
 -- ARGV[1]             A channel for queued waiters, or '' without a queue.
 
 local missing = {}
@@ -39,6 +40,9 @@ if ARGV[1] ~= '' then
     try('ZREM', KEYS[4], '')
     try('ZREMRANGEBYSCORE', KEYS[4], 0, 0)
     try('PUBLISH', ARGV[1], '')
+end
+if KEYS[6] then
+    try('SET', KEYS[6], '', 'XX')
 end
 -- A replica cannot hold locks, even with all rights.
 return error_of_the_server or missing

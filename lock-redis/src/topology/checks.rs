@@ -66,8 +66,11 @@ impl Link {
         let channel = self.client.channel(keys).filter(|_| queues);
         let ([lock, token_key, queue, processes, _], tombstone) =
             (keys.all(), keys.tombstone(&OwnerId::mint()));
-        let keys_of_it = [lock, token_key, queue, processes, &tombstone];
-        let mut trial = Call::new(&self.client.scripts().rights, &keys_of_it);
+        let share = keys.share();
+        let keys = [lock, token_key, queue, processes, &tombstone, &share];
+        let count = if queues && self.client.polling_share.is_some() { 6 } else { 5 };
+        let keys = keys.get(..count).unwrap_or_default();
+        let mut trial = Call::new(&self.client.scripts().rights, keys);
         trial.arg(channel.as_deref().unwrap_or_default());
         let mut redis = connection.redis.clone();
         let work = async {

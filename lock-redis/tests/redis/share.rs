@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::{Error, ErrorKind, Lock, LockGuard, Locker};
 use lock_redis::{Config, Redis};
+use test_servers::Step;
 use test_servers::peers::Library::Laravel;
 use tokio::task::JoinHandle;
 
@@ -106,6 +107,74 @@ async fn the_process_behind_a_dead_one_takes_the_lock() {
 }
 
 #[tokio::test]
+async fn a_waiter_that_leaves_ends_no_share() {
+    let server = Server::start();
+    let (locks, others) = (locker(&server, SHARE).await, locker(&server, SHARE).await);
+    let holder = lock(&locks).acquire().await.unwrap();
+    let first = queued(&server, lock(&others)).await;
+    let second = queued(&server, lock(&locks)).await;
+    holder.release().await.unwrap();
+    first.abort();
+    eventually(|| server.waiting("n") == 1).await;
+    let (is_free, is_left) = (is_free(&server), is_left(&server));
+    assert!(is_left, "the machine was too slow for this test");
+    assert!(is_free, "the next one has the lock before its time");
+    served(second).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_waiter_behind_one_that_leaves_watches_a_foreign_lock() {
+    for share in [true, false] {
+        let server = Server::start();
+        let url = format!("{}{}", server.url(), if share { "?polling_share=2s" } else { "" });
+        let connect = async || Locker::new(Redis::connect(&*url).await.unwrap());
+        let (locks, others) = (connect().await, connect().await);
+        let holder = lock(&locks).acquire().await.unwrap();
+        let first = queued(&server, lock(&others)).await;
+        let second = queued(&server, lock(&locks)).await;
+        if share {
+            holder.release().await.unwrap();
+            assert_eq!(server.run::<String>("SET n theirs NX PX 300000"), "OK");
+        } else {
+            let _: String = server.run("SET n theirs PX 300000");
+        }
+        let watched = server.calls("client|caching");
+        first.abort();
+        eventually(|| server.calls("client|caching") > watched).await;
+        assert!(!second.is_finished());
+        let _: u64 = server.run("DEL n");
+        served(second).await.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_strands_no_waiter() {
+    let server = Server::with_log_and_clock();
+    let locks = locker(&server, SHARE).await;
+    let holder = lock(&locks).acquire().await.unwrap();
+    let waiter = queued(&server, lock(&locks)).await;
+    server.step_clock(Step::Back(Duration::from_secs(20)));
+    holder.release().await.unwrap();
+    assert!(is_free(&server));
+    served(waiter).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_time_that_a_lock_was_left_free_counts_as_it_was() {
+    let server = Server::start();
+    let locks = locker(&server, SHARE).await;
+    let holder = lock(&locks).acquire().await.unwrap();
+    let waiter = queued(&server, lock(&locks)).await;
+    holder.release().await.unwrap();
+    let guard = served(waiter).await;
+    let share = server.get("{n}%share").expect("the time has just ended");
+    let (left_free, until) = (share.trim().parse::<i64>().unwrap(), server.pttl("{n}%share"));
+    assert!(share.ends_with(' ') && left_free >= 2000, "{share:?}");
+    assert!((8 * left_free..=9 * left_free).contains(&until), "{left_free} ms, and {until} ms");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_lock_that_is_kept_is_left_free_afterwards() {
     let server = Server::start();
     let locks = locker(&server, SHARE).await;
@@ -164,7 +233,9 @@ async fn a_share_without_a_queue_is_refused() {
     for (url, why) in [
         ("redis://127.0.0.1:1?polling_share=1s&order=any", "polling_share needs order=fifo"),
         ("redis://127.0.0.1:1?polling_share=0s", "not a positive duration"),
-        ("redis://127.0.0.1:1?polling_share=11s", "it is from 1ms to 10s"),
+        ("redis://127.0.0.1:1?polling_share=9ms", "it is from 10ms to 10s"),
+        ("redis://127.0.0.1:1?polling_share=11s", "it is from 10ms to 10s"),
+        ("redis://127.0.0.1:1?polling_share=6s&max_ttl=5s", "polling_share is longer than max_ttl"),
     ] {
         let error = Redis::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
