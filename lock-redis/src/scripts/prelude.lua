@@ -55,8 +55,8 @@ local function lock_at(lock)
 end
 
 -- Returns for how many more ms the free lock is left to clients that poll, or nil. The share key
--- has that time and lasts ten times as long, or longer after a step of the server's clock. The first
--- call after that time makes the key fit the time that it really was, and marks it.
+-- has that time and lasts ten times as long, or longer after a step of the server's clock. The
+-- first call after that time makes the key fit the time that it really was, and marks it.
 local function left_free(share_key)
     local value = share_key and redis.pcall('GETRANGE', share_key, '0', '15')
     local share = type(value) == 'string' and tonumber(value)
