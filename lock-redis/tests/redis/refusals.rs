@@ -304,7 +304,8 @@ async fn a_password_that_was_changed() {
     assert!(dropped.is_held());
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert!(error.free_within().is_some_and(|bound| bound <= LONG), "{error:?}");
+    // The lease, one per cent for the server's clock, and the takeover.
+    assert!(error.free_within().is_some_and(|bound| bound <= LONG * 51 / 50), "{error:?}");
     set_password("");
     dropped.verify().await.expect("it never ceased to be held");
     dropped.release().await.unwrap();
@@ -340,7 +341,8 @@ async fn a_release_that_is_refused_for_long_goes_on_in_the_background() {
     let error = guard.release().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     let bound = error.free_within().expect("there is a lease");
-    assert!(bound <= LONG && bound > LONG / 2, "{bound:?}");
+    // One per cent for the server's clock, and the takeover.
+    assert!(bound <= LONG * 51 / 50 && bound > LONG / 2, "{bound:?}");
     assert!(server.get("n").is_some());
     set(&server, "min-replicas-to-write 0");
     eventually(|| server.get("n").is_none()).await;

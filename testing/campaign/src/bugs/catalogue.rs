@@ -132,6 +132,7 @@ pub const ALL: &[Bug] = &[
     bug("RoundsShortLeasesToForever", "a lease below a second never ends", Law("10.2")),
     bug("ShowsOwners", "an error shows an owner id", Law("11.1")),
     bug("KeepsTheWholeLease", "a minimum hold lasts as long as the lease", Law("4.6")),
+    bug("HoldsForLongerThanItSays", "a holder is told of half its lease", Law("4.8")),
     // Some of these end a wait or a hold slightly late or early, within the allowance of a run for
     // the load of the machine. The others need a batch, a late packet or a removal at a precise
     // moment.
