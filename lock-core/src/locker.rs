@@ -535,16 +535,16 @@ impl LockerBuilder {
     /// [order](Capabilities::order) is [`PerProcess`](crate::Order::PerProcess) then, and only one
     /// waiter of this locker at a time is in its queue.
     ///
-    /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own. The backend
+    /// Each holder has its own owner id and a higher [fencing token](FencingToken). The backend
     /// knows only the owner id of the first one, and [`inspect`](Locker::inspect) shows that.
     /// [`break_lock`](Locker::break_lock) with it ends the hold of the current holder. A lock is
-    /// released on the backend if one of the waiters asks for another ttl or a
-    /// [detachable](Lock::detachable) lock, or if it is one itself. The same holds if its lease is
+    /// released on the backend if it is [detachable](Lock::detachable), or if one of the waiters
+    /// asks for a detachable lock or for another ttl. The same holds if its lease is
     /// nearly over, if its last renewal was not answered, and before the end of a [minimum
     /// hold](Lock::min_hold).
     ///
-    /// A backend with a [`polling_share`](Capabilities::polling_share) hands nothing over, whatever
-    /// `at_most` is: its locks have to be free now and then.
+    /// A backend with a [`polling_share`](Capabilities::polling_share) never hands a
+    /// lock over: its locks have to be free now and then.
     ///
     /// Await [`close`](Locker::close) before the process ends, also after releases that were
     /// awaited: a lock that was handed to a waiter that is gone by then is released in the

@@ -492,9 +492,9 @@ impl QueueTable {
 }
 
 impl QueuedLock {
-    /// Records the expiry of the holder's lease, as of the server's time `now`. An earlier time may
-    /// be that of a late message, or the server's clock was set back: then the earlier expiry
-    /// counts, since a needless poll harms nothing.
+    /// Records the expiry of the holder's lease, as of the server's time `now`. If that time is
+    /// earlier than the last one, the message is late or the server's clock was set back. Then the
+    /// earlier expiry counts: a needless poll harms nothing.
     fn set_expiry(&mut self, now: u64, expires_at: Option<Moment>, holder_is_ours: bool) {
         let expires_at = expires_at.map(|expires_at| expires_at + ROUNDING);
         if self.as_of.is_none_or(|when| now >= when.at) {

@@ -304,7 +304,7 @@ static LAWS: &[Law] = &[
     ),
     law!("4.8", release::a_failed_release_bounds_the_rest).promise(
         "A release that ends as an error without an answer says within which time the lock is free, and a waiter holds it by then.",
-        "A program that starts its job again after that time would wait for much longer, or in vain.",
+        "A program that starts its job again after that time still finds the lock held.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
     law!("5.1", fencing::tokens_grow).promise(
         "Each grant's token is higher than that of the grant before, for every client and every way: through another client, pushed, after an expiry, after a break. A renewal has the token of its grant.",

@@ -201,7 +201,7 @@ pub(super) async fn a_failed_release_bounds_the_rest(ctx: Arc<Ctx>) -> Verdict {
 /// The task of a waiter.
 pub(super) type Waiting = JoinHandle<Result<LockGuard, Error>>;
 
-/// Starts a task that waits for the lock through a client of its own.
+/// Starts a task that waits for the lock through another client.
 pub(super) async fn start_waiter(ctx: &Ctx, lock: &str) -> Result<Waiting, Violation> {
     let lock = ctx.locker().await.lock(lock)?;
     Ok(tokio::spawn(async move { lock.acquire().await }))

@@ -1,7 +1,7 @@
 -- Tries every command that the other scripts use, on keys that do not exist, so that none of them
 -- changes anything. Replies the names of those that this user is not allowed to run.
 --
--- KEYS[1] to KEYS[5]  Keys like those of the lock, its token, queue, processes and tombstone.
+-- KEYS[1] to KEYS[5]  Keys for a lock, its token, its queue, its processes and a tombstone.
 -- KEYS[6]             The share key, if locks are left free for clients that poll.
 -- ARGV[1]             A channel for queued waiters, or '' without a queue.
 

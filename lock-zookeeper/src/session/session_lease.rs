@@ -213,7 +213,8 @@ impl SessionLease {
         }
     }
 
-    /// Returns until when the session lives by the answers, whatever unanswered requests do to it.
+    /// Returns the moment until which the answers prove that the session lives. Unanswered requests
+    /// may prolong it.
     pub(crate) fn proven_until(&self) -> Moment {
         self.deadline
     }

@@ -29,10 +29,10 @@ A lock is the key of its prefix and name. Both sides must use the same key:
   `:` or `/` needs `names=exact`, as `prefix=laravel_cache_&names=exact`.
 * Without `names=exact`, a name with a space, a `%`, a character outside of ASCII, or more than 200
   bytes is encoded in our key, and both sides hold.
-* A client with another type of value needs keys of its own, as [Redisson](coming-from.md#redisson)
+* A client with another type of value needs other keys, as [Redisson](coming-from.md#redisson)
   does. See the remarks.
 
-Two values in a cell are those with our holder first, and with that of the client first. Under load,
+Of two values in a cell, the first is with our holder, and the second with the client's. Under load,
 two processes of each side increment a counter in a file, in two steps under the lock: no update was
 lost, and no two holds overlapped. The machine was busy with other work, so the figures compare the
 two sides of a row, and not rows.

@@ -1,8 +1,8 @@
 //! Holders are killed with SIGKILL: the time until waiters get their locks, and never too early.
 //!
-//! A lease is a lock's own, so one holder stands for many. Where locks hang on sessions, each trial
-//! needs a session of its own, older than its timeout and killed at a moment of its own: the time
-//! depends on the last request of the session.
+//! Each lock has its own lease, so one holder stands for many. Where locks depend on sessions, the
+//! time depends on the session's last request. So each trial kills another session, at a random
+//! moment, after it has lived for longer than its timeout.
 
 use lock_bench_worker::clock::{MILLI, SECOND, now, wait};
 
