@@ -539,12 +539,11 @@ impl LockerBuilder {
     /// knows only the owner id of the first one, and [`inspect`](Locker::inspect) shows that.
     /// [`break_lock`](Locker::break_lock) with it ends the hold of the current holder. A lock is
     /// released on the backend if it is [detachable](Lock::detachable), or if one of the waiters
-    /// asks for a detachable lock or for another ttl. The same holds if its lease is
-    /// nearly over, if its last renewal was not answered, and before the end of a [minimum
-    /// hold](Lock::min_hold).
+    /// asks for a detachable lock or for another ttl. The same holds if its lease is nearly over, if
+    /// its last renewal was not answered, and before the end of a [minimum hold](Lock::min_hold).
     ///
-    /// A backend with a [`polling_share`](Capabilities::polling_share) never hands a
-    /// lock over: its locks have to be free now and then.
+    /// A backend with a [`polling_share`](Capabilities::polling_share) never hands a lock over: its
+    /// locks have to be free now and then.
     ///
     /// Await [`close`](Locker::close) before the process ends, also after releases that were
     /// awaited: a lock that was handed to a waiter that is gone by then is released in the
