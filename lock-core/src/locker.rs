@@ -539,8 +539,8 @@ impl LockerBuilder {
     /// knows only the owner id of the first one, and [`inspect`](Locker::inspect) shows that.
     /// [`break_lock`](Locker::break_lock) with it ends the hold of the current holder. A lock is
     /// released on the backend if it is [detachable](Lock::detachable), or if one of the waiters
-    /// asks for a detachable lock or for another ttl. The same holds if its lease is nearly over, if
-    /// its last renewal was not answered, and before the end of a [minimum hold](Lock::min_hold).
+    /// asks for a detachable lock or for another ttl. The same holds if its lease is nearly over,
+    /// if its last renewal was not answered, and before the end of a [minimum hold](Lock::min_hold).
     ///
     /// A backend with a [`polling_share`](Capabilities::polling_share) never hands a lock over: its
     /// locks have to be free now and then.
