@@ -419,7 +419,8 @@ impl Hold {
     }
 
     /// Applies the answer to a renewal, which a caller `asked` for or the policy. Only an
-    /// acknowledged renewal moves the deadline.
+    /// acknowledged renewal moves the deadline. After a fault, `RenewingClaim` schedules the next one
+    /// when it is dropped.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         claim: &mut Claim,
@@ -447,10 +448,7 @@ impl Hold {
                 self.lose(Loss::NotHeld);
                 Err(None)
             }
-            Err(fault) => {
-                self.renew_again_soon();
-                Err(Some(fault))
-            }
+            Err(fault) => Err(Some(fault)),
         }
     }
 
@@ -460,7 +458,7 @@ impl Hold {
         grant.token.is_some() && grant.token.map(number) != self.token.map(number)
     }
 
-    /// Schedules a renewal after one that failed, or that could not be sent.
+    /// Schedules a renewal after one that was not sent, or not answered.
     pub(crate) fn renew_again_soon(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -473,7 +471,7 @@ impl Hold {
         self.reschedule();
     }
 
-    /// Schedules a renewal after one whose task has panicked.
+    /// Schedules a renewal after one that failed, or whose task has panicked.
     fn renew_if_unanswered(self: &Arc<Self>) {
         if self.state().next_renewal.is_none() {
             self.renew_again_soon();
