@@ -220,9 +220,14 @@ pub(super) fn latest_end(history: &History, lock: &LockHistory, grant: &Grant) -
     }
     let ended = answered.min(lapsed);
     // A minimum hold keeps the lock unavailable for longer: by the server's clock, from the arrival
-    // of the release there.
+    // of the release there. A clock that goes back meanwhile prolongs it.
     let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
-    let kept = acquire.kept_until.map(|until| Time::last(until).plus(history.header.margin + late));
+    let kept = acquire.kept_until.map(|until| {
+        let kept = Time::last(until).plus(history.header.margin + late);
+        let is_clock = |broken| broken == Assumption::A1;
+        let steps = history.broken_by(is_clock, &lock.name, acquire.invoke, kept);
+        steps.map(|step| step.until).fold(kept, Time::max)
+    });
     match kept.filter(|kept| *kept > ended) {
         Some(kept) => (kept, false),
         None => (ended, lapsed < answered),

@@ -74,9 +74,13 @@ fn not_held_has_a_reason(
     let earliest_give_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
     // The lock may have been removed before it was handed over inside the process.
     let broken = history.broken(&lock.name, acquire.asked, at).next().is_some();
+    // A client whose link fails gives up its session, and its locks with it.
+    let mut felt = history.felt(&lock.name, acquire.process, acquire.asked, at);
+    let ended_with_session = history.header.moves_back && felt.next().is_some();
     if let_go
         || earliest_give_up
         || broken
+        || ended_with_session
         || earliest_expiry(history, lock, grant) <= Time::last(at.t)
     {
         return;

@@ -118,8 +118,8 @@ pub struct Header {
     /// them.
     #[serde(default)]
     pub passes_over: bool,
-    /// Leases depend on a session whose timeout may shrink: a deadline may move back, and the
-    /// latest one counts.
+    /// Leases depend on a session. Its timeout may shrink, so that a deadline moves back, and the
+    /// latest one counts. A client whose link fails gives it up before the deadline.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_back: bool,
     /// A majority of servers grants a lock. A server that missed a release may keep out the clients

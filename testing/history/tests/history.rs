@@ -1532,6 +1532,30 @@ fn a_minimum_hold_keeps_others_out_after_the_release_and_no_longer() {
     }
 }
 
+#[test]
+fn a_minimum_hold_lasts_longer_if_the_clock_goes_back() {
+    let held = r#","fence":1,"valid_until":3000,"kept_until":150"#;
+    let refused = r#","err":"busy""#;
+    let lines = [
+        r#"{"kind":"fault","t":50,"id":1,"what":"server-clock-stepped","breaks":["A1"]}"#.into(),
+        written(100, "invoke", "p1/a", "acquire", ""),
+        written(101, "ok", "p1/a", "acquire", held),
+        written(110, "invoke", "p1/a", "release", ""),
+        written(111, "ok", "p1/a", "release", ""),
+        written(300, "invoke", "p2/b", "try", ""),
+        written(301, "fail", "p2/b", "try", refused),
+        r#"{"kind":"heal","t":400,"id":1}"#.into(),
+        written(500, "invoke", "p3/c", "try", ""),
+        written(501, "fail", "p3/c", "try", refused),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let judge = |lines| hand_written(r#","breaks":["A1"]"#, lines).unwrap();
+    let before = judge(&lines[..8]);
+    assert!(before.is_legal(), "the clock may have gone back: {before}");
+    let after = judge(&lines);
+    assert!(!after.is_legal(), "the step was over: {after}");
+}
+
 /// Checks that an unrenewed lock without a lease ends with the deadline of its holder.
 #[test]
 fn a_killed_holder_without_a_lease_is_followed_at_once() {
@@ -1617,6 +1641,27 @@ fn a_waiter_beside_an_expired_holder_may_be_passed_over() {
     for (fields, holder) in [("", "p1/a"), (pushed, "p3/a")] {
         let report = judge(fields, holder, "");
         assert!(report.broken.contains_key(&Rule::Fifo), "{fields} {holder}: {report}");
+    }
+}
+
+/// Checks a client that gives its session up before its deadline, after a fault of its link.
+#[test]
+fn a_session_that_is_given_up_ends_its_locks_where_that_is_said() {
+    let cut = r#"{"kind":"fault","t":120,"id":1,"what":"held-and-delivered","proc":"p1"}"#;
+    let lines = [
+        written(100, "invoke", "p1/a", "acquire", ""),
+        written(101, "ok", "p1/a", "acquire", r#","fence":256,"valid_until":3000"#),
+        cut.into(),
+        written(900, "event", "p1/a", "lost", r#","err":"not_held""#),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let calm = [lines[0], lines[1], lines[3]];
+    let judge = |fields, lines: &[&str]| hand_written(fields, lines).unwrap();
+    let given_up = judge(r#","moves_back":true"#, &lines);
+    assert!(given_up.is_legal(), "{given_up}");
+    for (fields, lines) in [("", &lines[..]), (r#","moves_back":true"#, &calm)] {
+        let report = judge(fields, lines);
+        assert!(report.broken.contains_key(&Rule::K7), "{fields}: {report}");
     }
 }
 
