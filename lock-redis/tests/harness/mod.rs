@@ -189,12 +189,9 @@ impl BySentinel {
         Self::with(group, options_of_url)
     }
 
-    /// Creates a lock space on servers of its own. The primary is never replaced: a failover is not
-    /// part of these checks.
+    /// Creates a lock space on servers of its own.
     fn alone(options_of_url: &str) -> Self {
-        let group = group();
-        group.disable_failover();
-        Self { is_alone: true, ..Self::with(Arc::new(group), options_of_url) }
+        Self { is_alone: true, ..Self::with(Arc::new(group()), options_of_url) }
     }
 
     fn with(group: Arc<SentinelGroup>, options_of_url: &str) -> Self {
@@ -216,8 +213,12 @@ impl BySentinel {
     }
 }
 
+/// Starts servers whose primary is never replaced, although a busy machine may stop it for a while:
+/// a failover is not part of these checks.
 fn group() -> SentinelGroup {
-    SentinelGroup::start(options(&format!("{} +role +wait", LEAST_RIGHTS[0])))
+    let group = SentinelGroup::start(options(&format!("{} +role +wait", LEAST_RIGHTS[0])));
+    group.disable_failover();
+    group
 }
 
 async fn by_sentinel(url: &str) -> Arc<dyn Backend> {

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ pub struct Server {
     program: String,
     child: Mutex<Child>,
     output: Arc<Output>,
+    was_killed: AtomicBool,
 }
 
 impl Server {
@@ -104,7 +106,12 @@ impl Server {
             let output = Arc::clone(&output);
             std::thread::spawn(move || output.collect(BufReader::new(pipe)));
         }
-        Ok(Self { program: program.into(), child: Mutex::new(child), output })
+        Ok(Self {
+            program: program.into(),
+            child: Mutex::new(child),
+            output,
+            was_killed: AtomicBool::new(false),
+        })
     }
 
     /// Waits until `is_ready` returns true. It is called after each line that the server prints,
@@ -168,6 +175,7 @@ impl Server {
     /// Kills the process with SIGKILL, stopped or not, and waits for its end. Has no effect on a
     /// process that has ended.
     pub fn kill(&self) {
+        self.was_killed.store(true, Ordering::Relaxed);
         let mut child = self.child();
         // It fails only on a process that was waited for.
         let _ = child.kill();
@@ -203,6 +211,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Tests that fail for want of a server do not know what it has said.
+        if !self.was_killed.load(Ordering::Relaxed) && self.has_ended() {
+            eprintln!("{}", self.failure("has ended by itself"));
+        }
         self.kill();
     }
 }
