@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use lock_core::backend::{Effect, Holder, Release, ReleaseMode};
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Takeover, Wakeup};
+use lock_core::{
+    Error, ErrorKind, LockGuard, Locker, Loss, RenewalPolicy, Support, Takeover, Wakeup,
+};
 use tokio::runtime::{Builder, Runtime};
 
 use super::release::{Waiting, is_held_within_the_bound, start_waiter};
@@ -371,7 +373,9 @@ pub(super) async fn an_undelivered_release_bounds_the_rest(ctx: Arc<Ctx>) -> Ver
     ensure!(ctx.is_free(&name("n")).await?, "a lock that nobody has taken is not free");
     let to_server = Duration::from_millis(250);
     ctx.network().set(Fault::Delay { to_server, to_client: Duration::ZERO });
-    let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+    // A renewal without an answer would prolong the bound.
+    let lock = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await?;
     let next = start_waiter(&ctx, "n").await?;
     ctx.network().set(Fault::BlackHole);
     let ended = guard.release().await;

@@ -181,10 +181,17 @@ impl Layer for KeepsTheWholeLease {
     }
 }
 
-/// Tells the holder of half the lease, and declares that the server keeps no lock beyond it.
+/// Asks for twice the lease, and declares that the server keeps no lock beyond what it was asked
+/// for.
 #[derive(Debug, Default)]
 struct HoldsForLongerThanItSays;
 impl HoldsForLongerThanItSays {
+    fn twice(claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        claim.ttl *= 2;
+        claim
+    }
+
     fn half(mut grant: Grant) -> Grant {
         if let Lease::For(lease) = &mut grant.lease {
             *lease /= 2;
@@ -198,9 +205,10 @@ impl Layer for HoldsForLongerThanItSays {
         inner.capabilities().takeover(Takeover::LeasePlus(Duration::ZERO))
     }
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        map_attempt(inner.try_acquire(claim).await, Self::half)
+        map_attempt(inner.try_acquire(&Self::twice(claim)).await, Self::half)
     }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        map_renewals(inner.renew(claims).await, Self::half)
+        let claims: Vec<_> = claims.iter().map(|claim| Self::twice(claim)).collect();
+        map_renewals(inner.renew(&claims.iter().collect::<Vec<_>>()).await, Self::half)
     }
 }

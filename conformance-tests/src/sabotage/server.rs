@@ -19,24 +19,32 @@ struct ServesFormerWaitersAgain(Mutex<Seen>);
 struct Seen {
     server: Option<String>,
     claims: Vec<Claim>,
+    /// One claim for the leases of all earlier ones, until it was granted.
+    former: Option<Claim>,
+}
+
+impl Seen {
+    fn note(&mut self, claim: &Claim, server: Option<String>) -> Option<Claim> {
+        if self.server.is_some() && self.server != server {
+            let ttl = self.claims.iter().map(|claim| claim.ttl).sum();
+            self.former = self.claims.drain(..).next();
+            self.former.iter_mut().for_each(|former| former.ttl = ttl);
+        }
+        self.server = server;
+        self.claims.push(claim.clone());
+        self.former.clone()
+    }
 }
 
 #[async_trait]
 impl Layer for ServesFormerWaitersAgain {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let server = inner.identity().await?.map(|identity| identity.id);
-        let served = {
-            let mut seen = self.0.lock().unwrap();
-            let has_restarted = seen.server.is_some() && seen.server != server;
-            seen.server = server;
-            let served = if has_restarted { std::mem::take(&mut seen.claims) } else { Vec::new() };
-            seen.claims.push(claim.clone());
-            served
-        };
-        if let Some(first) = served.first() {
-            let mut first = first.clone();
-            first.ttl = served.iter().map(|claim| claim.ttl).sum();
-            inner.try_acquire(&first).await?;
+        let former = self.0.lock().unwrap().note(claim, server);
+        if let Some(former) = former {
+            // Servers that have just started may refuse it.
+            inner.try_acquire(&former).await?;
+            self.0.lock().unwrap().former = None;
         }
         inner.try_acquire(claim).await
     }
