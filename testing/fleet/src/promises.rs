@@ -56,6 +56,14 @@ pub const PROMISES: &[Promise] = &[
                  a lease of 20 s; two processes acquire",
     },
     Promise {
+        client: "rueidislock",
+        check: "slow_request",
+        options: &[],
+        promise: "`WithContext` acquires the lock by waiting for it",
+        source: "documentation of `Locker`",
+        events: "the lock is free, on a new server; the first request for it takes 30 ms",
+    },
+    Promise {
         client: "redis-py",
         check: "lost_reply_by_default",
         options: &["defaults=1"],

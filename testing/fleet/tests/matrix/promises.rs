@@ -26,6 +26,7 @@ pub(crate) fn broken(promise: &'static Promise, target: &Path) -> Checked {
             "clock_ahead" => clock_ahead(&scene, promise.options).await,
             "lost_reply_by_default" => lost_reply_by_default(&scene, promise.options).await,
             "server_ahead" => server_ahead(&scene, promise.options).await,
+            "slow_request" => slow_request(&scene, promise.options).await,
             "string_beside" => string_beside(&scene, promise.options).await,
             other => Err(format!("no check {other}")),
         }
@@ -91,6 +92,27 @@ async fn server_ahead(scene: &Scene, options: &[&str]) -> Checked {
                 .into())
         }
         next => Err(format!("the second one is not granted the lock: {next:?}")),
+    }
+}
+
+/// A waiter whose first request takes longer than the client waits for the reply, which says that
+/// the script is not known yet.
+async fn slow_request(scene: &Scene, options: &[&str]) -> Checked {
+    const DELAY: Duration = Duration::from_millis(30);
+    const PAUSE: Duration = Duration::from_secs(5);
+    let mut worker = scene.worker_with(Side::Theirs, options).await?;
+    worker.ttl(LONG).await?;
+    let mut request = scene.proxy(Side::Theirs).hold(scene.client.key("n").as_str());
+    worker.peer.tell("hold n");
+    let caught = timeout(SOON, request.caught()).await.map_err(|_| "it sends no request")?;
+    caught.map_err(|error| error.to_string())?;
+    sleep(DELAY).await;
+    request.deliver().await.map_err(|error| error.to_string())?;
+    match timeout(PAUSE, worker.acquired()).await {
+        Err(_) if scene.copies("n") == 0 => {
+            Ok("it still waits after 5 s, and the server has no key".into())
+        }
+        other => Err(format!("the promise is kept: {other:?}")),
     }
 }
 
