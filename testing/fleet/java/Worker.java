@@ -1,8 +1,9 @@
 // A worker that locks with Spring Integration's RedisLockRegistry or with Redisson: testing/bench/PROTOCOL.md has its
 // commands.
 //
-// Usage: Worker CLIENT URL. Without a URL it prints the version of the client. Each lock belongs to the thread that
-// acquired it, so all commands run in one.
+// Usage: Worker CLIENT [OPTION...] URL. Without a URL it prints the version of the client. Each lock belongs to the
+// thread that acquired it, so all commands run in one. Redisson's watchdog renews the locks of `keep`, and no others;
+// the option `watchdog=MS` is their lease, 30 s by default.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -41,6 +42,11 @@ public final class Worker {
         /** Renews the lock once, or throws Cannot. */
         void extend(Lock lock, String name, long ttlMs) throws Exception;
 
+        /** Waits until the lock is acquired, and renews it until it is released; or throws Cannot. */
+        default Lock keep(String name) throws Cannot {
+            throw new Cannot("it renews nothing by itself here");
+        }
+
         /** Null if the library does not tell. */
         Boolean isHeld(Lock lock);
     }
@@ -55,6 +61,7 @@ public final class Worker {
 
     private final Library library;
     private final Map<String, Lock> held = new HashMap<>();
+    private final List<Lock> kept = new ArrayList<>();
     private long ttlMs = 30_000;
 
     private Worker(Library library) {
@@ -68,11 +75,16 @@ public final class Worker {
             System.out.println(version(named));
             return;
         }
-        URI url = new URI(words[1]);
+        URI url = new URI(words[words.length - 1]);
+        Map<String, Long> options = new HashMap<>();
+        for (int i = 1; i < words.length - 1; i++) {
+            String[] pair = words[i].split("=");
+            options.put(pair[0], Long.parseLong(pair[1]));
+        }
         Library library = switch (client) {
             case "spring" -> new Spring(url, RedisLockRegistry.RedisLockType.SPIN_LOCK);
             case "spring-pubsub" -> new Spring(url, RedisLockRegistry.RedisLockType.PUB_SUB_LOCK);
-            case "redisson" -> new OfRedisson(url);
+            case "redisson" -> new OfRedisson(url, options);
             default -> throw new IllegalArgumentException("no client " + client);
         };
         new Worker(library).serve();
@@ -140,12 +152,27 @@ public final class Worker {
             case "held":
                 return "{\"held\":" + library.isHeld(held.get(name)) + "}";
             case "keep":
-                throw new Cannot("it renews nothing by itself here");
+                for (int i = 0; i < Integer.parseInt(words[2]); i++) {
+                    kept.add(library.keep(name + "-" + i));
+                }
+                return stateOfKept();
+            case "kept":
+                return stateOfKept();
+            case "drop":
+                while (!kept.isEmpty()) {
+                    kept.remove(kept.size() - 1).unlock();
+                }
+                return "{}";
             case "count":
                 return count(name, numbers(words), Path.of(words[5]));
             default:
                 throw new IllegalArgumentException("not a command: " + words[0]);
         }
+    }
+
+    private String stateOfKept() {
+        long are = kept.stream().filter(library::isHeld).count();
+        return "{\"held\":" + are + ",\"lost\":" + (kept.size() - are) + ",\"least_left_ms\":null}";
     }
 
     private static long[] numbers(String[] words) {
@@ -211,12 +238,13 @@ public final class Worker {
         }
     }
 
-    /** Redisson's RLock, with explicit leases. */
+    /** Redisson's RLock, with explicit leases, except those of `keep`. */
     private static final class OfRedisson implements Library {
         private final RedissonClient client;
 
-        OfRedisson(URI url) {
+        OfRedisson(URI url, Map<String, Long> options) {
             var config = new Config();
+            config.setLockWatchdogTimeout(options.getOrDefault("watchdog", config.getLockWatchdogTimeout()));
             config.useSingleServer().setAddress(url.toString()).setConnectionMinimumIdleSize(2).setConnectionPoolSize(4);
             client = Redisson.create(config);
         }
@@ -234,6 +262,13 @@ public final class Worker {
         @Override
         public boolean tryAcquire(Lock lock, long ttlMs) throws InterruptedException {
             return ((RLock) lock).tryLock(0, ttlMs, TimeUnit.MILLISECONDS);
+        }
+
+        @Override
+        public Lock keep(String name) {
+            RLock lock = client.getLock(name);
+            lock.lock();
+            return lock;
         }
 
         @Override

@@ -1,4 +1,8 @@
-"""A worker that locks with redis-py's Lock. Option: `sleep=SECONDS` between two polls, 0.1 by default."""
+"""A worker that locks with redis-py's Lock. Options: `sleep=SECONDS` between two polls, 0.1 by default; `defaults=1`
+for a client and locks with all defaults: the client repeats failed requests, and the locks do not expire.
+"""
+
+import urllib.parse
 
 import redis
 import redis_client
@@ -9,10 +13,17 @@ class RedisPy(worker.Library):
     cannot_keep = "it renews nothing by itself"
 
     def __init__(self, url, options):
-        self.client = redis_client.connect(url)
+        self.by_default = options.pop("defaults", None)
         self.options = {key: float(value) for key, value in options.items()}
+        if self.by_default:
+            address = urllib.parse.urlsplit(url)
+            self.client = redis.Redis(host=address.hostname, port=address.port)
+        else:
+            self.client = redis_client.connect(url)
 
     def lock(self, name, ttl_ms):
+        if self.by_default:
+            return self.client.lock(name)
         return self.client.lock(name, timeout=ttl_ms / 1000, **self.options)
 
     def acquire(self, lock):

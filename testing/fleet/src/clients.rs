@@ -73,6 +73,9 @@ pub enum Program {
     Node(&'static str),
     /// A script for Python, in the environment of `setup`.
     Python(&'static str),
+    /// A script for Python, in the second environment of `setup`: its dependencies would change
+    /// other clients.
+    PythonApart(&'static str),
     /// A client of the program in `java/`.
     Java(&'static str),
     /// A script for Debian's interpreter and packages.
@@ -118,7 +121,7 @@ impl Client {
         let language = match self.program {
             Go(_) => "go",
             Node(_) => "node",
-            Python(_) => "python",
+            Python(_) | PythonApart(_) => "python",
             Java(_) => "java",
             Installed(_) => return "run ./test, which installs Debian's packages".into(),
         };
@@ -146,10 +149,9 @@ impl Program {
                 command.arg(format!("{HERE}/node/{script}.js"));
                 command
             }
-            Self::Python(script) => {
-                let mut command = Command::new(installed.join("venv/bin/python"));
-                command.arg(format!("{HERE}/python/{script}.py"));
-                command
+            Self::Python(script) => python(&installed.join("venv/bin/python"), script),
+            Self::PythonApart(script) => {
+                python(&installed.join("venv-aioredlock/bin/python"), script)
             }
             Self::Java(client) => {
                 let classes = installed.join("java");
@@ -160,9 +162,7 @@ impl Program {
             }
             Self::Debian(Debian::Python(script)) => {
                 // Another Python in the PATH does not find Debian's packages.
-                let mut command = Command::new("/usr/bin/python3");
-                command.arg(format!("{HERE}/python/{script}.py"));
-                command
+                python(Path::new("/usr/bin/python3"), script)
             }
             Self::Debian(Debian::Php(script)) => {
                 let mut command = Command::new("php");
@@ -174,6 +174,13 @@ impl Program {
             }
         }
     }
+}
+
+/// Returns the command that runs a script in an interpreter of Python.
+fn python(interpreter: &Path, script: &str) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(format!("{HERE}/python/{script}.py"));
+    command
 }
 
 const fn on_one(name: &'static str, program: Program) -> Client {
@@ -190,7 +197,7 @@ const fn on_one(name: &'static str, program: Program) -> Client {
     }
 }
 
-use Program::{Debian as Installed, Go, Java, Node, Python};
+use Program::{Debian as Installed, Go, Java, Node, Python, PythonApart};
 
 /// All clients, in the order of the page.
 pub const CLIENTS: &[Client] = &[
@@ -233,6 +240,11 @@ pub const CLIENTS: &[Client] = &[
         ..on_one("python-redis-lock", Python("python_redis_lock"))
     },
     Client { waits: "polls, 100 ms", ..on_one("sherlock", Python("sherlock_lock")) },
+    Client {
+        waits: "polls, 100–300 ms",
+        remark: "with a `lock_timeout`",
+        ..on_one("aioredlock", PythonApart("aioredlock_lock"))
+    },
     Client {
         prefix: "fleet:",
         waits: "polls, 100 ms",

@@ -82,8 +82,9 @@ last column:
 FLEET=all cargo test -p lock-fleet --features __servers --test matrix PART -- --nocapture
 ```
 
-A client that says *no* afterwards knows that its lock has ended, if the program asks. That a
-returned lock is held is a law of this library; few clients document the case.
+The first rows have the promise of the client's documentation, in other words, and where it is. A
+client that says *no* afterwards knows that its lock has ended, if the program asks. That a returned
+lock is held is a law of this library; few clients document the case.
 
 ";
 
@@ -91,7 +92,9 @@ const NOT_SEEN: &str = "
 ## Not seen
 
 Current versions of Laravel and Symfony; failovers; Redis Cluster; clients on Redis 8.4, where some
-use `DELEX`; clocks of the hosts that differ, except where a row names it.
+use `DELEX`; clocks of the hosts that differ, except where a row names it; short outages of the
+network around a renewal; aioredlock on several servers; Redisson's fair, read-write and other
+locks.
 ";
 
 /// Returns the page.
@@ -232,7 +235,8 @@ fn promises(page: &mut String, record: &Record) {
         let seen = record.of(promise.client).find(|seen| seen.check == promise.check);
         let Some(seen) = seen else { continue };
         let part = part(promise.client, promise.check);
-        line(page, &[promise.client, promise.promise, promise.events, &seen.seen, &part]);
+        let promised = format!("{} ({})", promise.promise, promise.source);
+        line(page, &[promise.client, &promised, promise.events, &seen.seen, &part]);
     }
     for client in CLIENTS {
         if let Some(seen) = record.get(client.name, "late_reply", Side::Theirs)

@@ -10,7 +10,7 @@ use lock_conformance::proxy::{Match, Proxy};
 use lock_fleet::{Client, Servers, Side};
 use serde_json::Value;
 use test_servers::peers::Peer;
-use test_servers::{Redis, RedisOptions};
+use test_servers::{Clock, Redis, RedisOptions};
 
 /// The longest wait for an event on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(35);
@@ -49,8 +49,18 @@ impl Network {
 impl Scene {
     /// Starts the servers. With a `prefix` that is not the client's, both use different keys.
     pub(crate) fn start(client: &'static Client, target: &Path, prefix: &str) -> Self {
+        Self::start_with(client, target, prefix, &RedisOptions::new())
+    }
+
+    /// Starts the servers with these options.
+    pub(crate) fn start_with(
+        client: &'static Client,
+        target: &Path,
+        prefix: &str,
+        options: &RedisOptions,
+    ) -> Self {
         let count = if client.servers == Servers::One { 1 } else { 3 };
-        let servers: Vec<_> = (0..count).map(|_| Redis::start(RedisOptions::new())).collect();
+        let servers: Vec<_> = (0..count).map(|_| Redis::start(options.clone())).collect();
         let (ours, theirs) = (Network::to(&servers), Network::to(&servers));
         Self { client, servers, ours, theirs, prefix: prefix.to_owned(), target: target.to_owned() }
     }
@@ -88,20 +98,32 @@ impl Scene {
 
     /// Starts a worker with options, which are those of the URL for ours.
     pub(crate) async fn worker_with(&self, side: Side, options: &[&str]) -> Result<Worker, String> {
-        let addresses = &self.network(side).addresses;
         match side {
             Side::Ours => {
                 let mut command = ours();
                 let options: String = options.iter().map(|option| format!("&{option}")).collect();
-                command.arg(self.our_url(addresses) + &options);
+                command.arg(self.our_url(&self.ours.addresses) + &options);
                 Worker::start("ours", command).await
             }
-            Side::Theirs => {
-                let mut command = self.client.command(&self.target);
-                command.args(options).arg(url(addresses, ""));
-                Worker::start(self.client.name, command).await
-            }
+            Side::Theirs => Worker::start(self.client.name, self.their_command(options)).await,
         }
+    }
+
+    /// Starts a worker of the client with options, whose wall clock is this one.
+    pub(crate) async fn worker_by(
+        &self,
+        clock: &Clock,
+        options: &[&str],
+    ) -> Result<Worker, String> {
+        let mut command = self.their_command(options);
+        clock.give_to(&mut command);
+        Worker::start(self.client.name, command).await
+    }
+
+    fn their_command(&self, options: &[&str]) -> Command {
+        let mut command = self.client.command(&self.target);
+        command.args(options).arg(url(&self.theirs.addresses, ""));
+        command
     }
 
     /// Starts a worker of ours that sends each request, even of a lock that it has lost.
