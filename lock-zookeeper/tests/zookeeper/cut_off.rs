@@ -1,10 +1,11 @@
-//! Curator's mutex and kazoo's lock beside ours, when a holder is cut off: the time at which it
-//! stops, and at which the next one is granted the lock.
+//! Locks of other libraries beside ours, when a holder is cut off: the time at which it stops, and
+//! at which the next one is granted the lock.
 //!
 //! `CUT_OFF_RUNS=8` repeats the runs and prints a line for each. With it, a follower that is cut
 //! off writes `docs/pictures/cut-off.jsonl`, from which a picture is drawn. Each line is a run, in
 //! milliseconds since the cut. `CUT_OFF_SYNC_LIMIT=15` makes followers wait for so many ticks, and
-//! writes nothing.
+//! writes nothing. `ZOOKEEPER_CLIENTS=DIR` runs other versions of the libraries, and writes
+//! nothing.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -38,7 +39,8 @@ enum Link {
 async fn a_follower_that_is_cut_off_beside_other_libraries() {
     let limit = std::env::var("CUT_OFF_SYNC_LIMIT").ok();
     let (is_repeated, lines) = repeat(Link::ToLeader, limit.as_deref().unwrap_or(SYNC_LIMIT)).await;
-    if is_repeated && limit.is_none() {
+    let are_debians = !Library::for_zookeeper().contains(&Library::GoZookeeper);
+    if is_repeated && limit.is_none() && are_debians {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
         std::fs::write(docs.join("pictures/cut-off.jsonl"), lines).expect("it can be written");
     }
@@ -71,11 +73,10 @@ async fn cut_off(link: Link, sync_limit: &str) -> String {
     let network = Proxy::start(first).expect("a proxy can be started");
     let first = network.addr();
 
-    let timeout = SESSION.as_millis();
-    let (mut curator, mut kazoo) = tokio::join!(
-        Others::prepare(Library::Curator, [first, second], "/curators", format!("{timeout}")),
-        Others::prepare(Library::Kazoo, [first, second], "/kazoos", format!("Lock {timeout}")),
-    );
+    let mut others = Vec::new();
+    for &library in Library::for_zookeeper() {
+        others.push(Others::prepare(library, [first, second]).await);
+    }
     let ours = HandOver::prepare(first, second, SESSION).await;
 
     match link {
@@ -83,20 +84,24 @@ async fn cut_off(link: Link, sync_limit: &str) -> String {
         Link::ToMember => network.set(Fault::BlackHole),
     }
     let cut = Moment::now();
-    let (ours, curator, kazoo) = tokio::join!(
-        async {
-            let lost = ours.lost().await;
-            let stopped = lost.saturating_since(cut);
-            (stopped, stopped + ours.granted_after(lost).await)
-        },
-        curator.run(cut),
-        kazoo.run(cut),
-    );
-    let run = |name: &str, (stopped, granted): (Duration, Duration)| {
-        let [stopped, granted] = [stopped, granted].map(|time| time.as_millis());
-        format!("\"{name}\":{{\"stopped\":{stopped},\"granted\":{granted}}}")
-    };
-    format!("{{{},{},{}}}", run("ours", ours), run("curator", curator), run("kazoo", kazoo))
+    let others: Vec<_> = others.into_iter().map(|others| tokio::spawn(others.run(cut))).collect();
+    let lost = ours.lost().await;
+    let stopped = lost.saturating_since(cut);
+    let mut runs = vec![run("ours", stopped, stopped + ours.granted_after(lost).await)];
+    for (library, others) in Library::for_zookeeper().iter().zip(others) {
+        let (stopped, granted) = others.await.expect("both are notified");
+        runs.push(run(&name_of(*library), stopped, granted));
+    }
+    format!("{{{}}}", runs.join(","))
+}
+
+fn run(name: &str, stopped: Duration, granted: Duration) -> String {
+    let [stopped, granted] = [stopped, granted].map(|time| time.as_millis());
+    format!("\"{name}\":{{\"stopped\":{stopped},\"granted\":{granted}}}")
+}
+
+fn name_of(library: Library) -> String {
+    format!("{library:?}").to_lowercase()
 }
 
 /// The two clients of another library.
@@ -107,15 +112,12 @@ struct Others {
 
 impl Others {
     /// Starts a holder and a waiter, and returns when the waiter is queued.
-    async fn prepare(
-        library: Library,
-        members: [SocketAddr; 2],
-        lock: &str,
-        options: String,
-    ) -> Self {
+    async fn prepare(library: Library, members: [SocketAddr; 2]) -> Self {
+        let lock = name_of(library);
+        let kind = if library == Library::Kazoo { "Lock " } else { "" };
         let [mut holder, mut next] = members.map(|member| {
             let mut peer = library.start(&[]);
-            peer.tell(&format!("{member} {lock} {options}"));
+            peer.tell(&format!("{member} /{lock} {kind}{}", SESSION.as_millis()));
             peer
         });
         for (command, answer) in [("watch", "done"), ("acquire 10000", "held")] {
@@ -124,15 +126,14 @@ impl Others {
         }
         next.tell("acquire 60000");
         let operator = operator(members[1]).await;
-        let lock = lock.trim_start_matches('/');
-        until("the second client is queued", async || queue_of(&operator, lock).await.len() == 2)
+        until("the second client is queued", async || queue_of(&operator, &lock).await.len() == 2)
             .await;
         Self { holder, next }
     }
 
     /// Returns when the holder is notified that its lock is in doubt, and when the next one is
     /// granted it, since the cut.
-    async fn run(&mut self, cut: Moment) -> (Duration, Duration) {
+    async fn run(mut self, cut: Moment) -> (Duration, Duration) {
         let since_cut = || Moment::now().saturating_since(cut);
         tokio::join!(
             async {
