@@ -1,5 +1,5 @@
 //! Locks of other libraries beside ours, when a holder is cut off: the time at which it stops, and
-//! at which the next one is granted the lock.
+//! at which the next one is granted the lock. And such a lock when its holder's process is stopped.
 //!
 //! `CUT_OFF_RUNS=8` repeats the runs and prints a line for each. With it, a follower that is cut
 //! off writes `docs/pictures/cut-off.jsonl`, from which a picture is drawn. Each line is a run, in
@@ -14,7 +14,7 @@ use std::time::Duration;
 use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::clock::Moment;
 use test_servers::peers::{Library, Peer};
-use test_servers::{ZooKeeperEnsemble, ZooKeeperOptions};
+use test_servers::{ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 
 use crate::ensemble::{HandOver, roles};
 use crate::support::{operator, queue_of, until};
@@ -38,7 +38,8 @@ enum Link {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_is_cut_off_beside_other_libraries() {
     let limit = std::env::var("CUT_OFF_SYNC_LIMIT").ok();
-    let (is_repeated, lines) = repeat(Link::ToLeader, limit.as_deref().unwrap_or(SYNC_LIMIT)).await;
+    let sync_limit = limit.as_deref().unwrap_or(SYNC_LIMIT);
+    let (is_repeated, lines) = repeat(async || cut_off(Link::ToLeader, sync_limit).await).await;
     let are_debians = !Library::for_zookeeper().contains(&Library::GoZookeeper);
     if is_repeated && limit.is_none() && are_debians {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
@@ -48,15 +49,21 @@ async fn a_follower_that_is_cut_off_beside_other_libraries() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_cut_off_beside_other_libraries() {
-    repeat(Link::ToMember, SYNC_LIMIT).await;
+    repeat(async || cut_off(Link::ToMember, SYNC_LIMIT).await).await;
+}
+
+/// Ours is not among them: it is in the test's process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_client_of_another_library() {
+    repeat(stop).await;
 }
 
 /// Returns whether the runs are to be repeated, and their lines.
-async fn repeat(link: Link, sync_limit: &str) -> (bool, String) {
+async fn repeat(run: impl AsyncFn() -> String) -> (bool, String) {
     let runs = std::env::var("CUT_OFF_RUNS").ok();
     let mut lines = String::new();
     for _ in 0..runs.as_ref().map_or(1, |runs| runs.parse().expect("a number of runs")) {
-        let line = cut_off(link, sync_limit).await;
+        let line = run().await;
         println!("{line}");
         lines += &(line + "\n");
     }
@@ -73,10 +80,7 @@ async fn cut_off(link: Link, sync_limit: &str) -> String {
     let network = Proxy::start(first).expect("a proxy can be started");
     let first = network.addr();
 
-    let mut others = Vec::new();
-    for &library in Library::for_zookeeper() {
-        others.push(Others::prepare(library, [first, second]).await);
-    }
+    let others = Others::prepare_all([first, second]).await;
     let ours = HandOver::prepare(first, second, SESSION).await;
 
     match link {
@@ -91,6 +95,20 @@ async fn cut_off(link: Link, sync_limit: &str) -> String {
     for (library, others) in Library::for_zookeeper().iter().zip(others) {
         let (stopped, granted) = others.await.expect("both are notified");
         runs.push(run(&name_of(*library), stopped, granted));
+    }
+    format!("{{{}}}", runs.join(","))
+}
+
+/// Stops the holders until the next ones hold their locks. Returns as JSON for how long the first
+/// ones go on after that.
+async fn stop() -> String {
+    let server = Server::start(&ZooKeeperOptions::new().tick(TICK));
+    let others = Others::prepare_all([server.addr(); 2]).await;
+    let others: Vec<_> = others.into_iter().map(|others| tokio::spawn(others.stop())).collect();
+    let mut runs = Vec::new();
+    for (library, others) in Library::for_zookeeper().iter().zip(others) {
+        let overlap = others.await.expect("both are notified").as_millis();
+        runs.push(format!("\"{}\":{{\"overlap\":{overlap}}}", name_of(*library)));
     }
     format!("{{{}}}", runs.join(","))
 }
@@ -111,6 +129,14 @@ struct Others {
 }
 
 impl Others {
+    async fn prepare_all(members: [SocketAddr; 2]) -> Vec<Self> {
+        let mut all = Vec::new();
+        for &library in Library::for_zookeeper() {
+            all.push(Self::prepare(library, members).await);
+        }
+        all
+    }
+
     /// Starts a holder and a waiter, and returns when the waiter is queued.
     async fn prepare(library: Library, members: [SocketAddr; 2]) -> Self {
         let lock = name_of(library);
@@ -137,7 +163,7 @@ impl Others {
         let since_cut = || Moment::now().saturating_since(cut);
         tokio::join!(
             async {
-                while !["SUSPENDED", "LOST"].contains(&&*self.holder.answer().await) {}
+                until_doubtful(&mut self.holder).await;
                 since_cut()
             },
             async {
@@ -146,6 +172,21 @@ impl Others {
             },
         )
     }
+
+    /// Stops the holder until the next one holds the lock. Returns for how long both hold it then.
+    async fn stop(mut self) -> Duration {
+        self.holder.stop();
+        until_answered(&mut self.next, "held").await;
+        self.holder.cont();
+        let resumed = Moment::now();
+        until_doubtful(&mut self.holder).await;
+        Moment::now().saturating_since(resumed)
+    }
+}
+
+/// Waits until the client is notified that its lock is in doubt.
+async fn until_doubtful(peer: &mut Peer) {
+    while !["SUSPENDED", "LOST"].contains(&&*peer.answer().await) {}
 }
 
 /// Waits for this answer. Reports of a connection are skipped.
