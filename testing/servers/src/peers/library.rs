@@ -1,5 +1,8 @@
-//! Lock libraries of other languages.
+//! Lock libraries of other languages: Debian's and, for ZooKeeper, pinned versions from the package
+//! registries. These run if `ZOOKEEPER_CLIENTS` names the directory in which `testing/fleet/setup`
+//! has installed them.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -20,11 +23,13 @@ const JAVA: &[&[&str]] = &[&[
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-cp",
-    "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:/usr/share/java/curator-recipes.jar:\
-     /usr/share/java/curator-framework.jar:/usr/share/java/curator-client.jar:\
-     /usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar",
+    JARS,
     "bsh.Interpreter",
 ]];
+
+const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
+    /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
+    /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
 
 /// A lock library of another language, and a script that locks one name with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +46,18 @@ pub enum Library {
     Curator,
     /// Python's `kazoo`, its `Lock`.
     Kazoo,
+    /// Go's `go-zookeeper/zk`, its `Lock`; pinned only.
+    GoZookeeper,
 }
 
 impl Library {
+    /// Returns the libraries for ZooKeeper.
+    #[must_use]
+    pub fn for_zookeeper() -> &'static [Self] {
+        let all = &[Self::Curator, Self::Kazoo, Self::GoZookeeper];
+        if installed().is_some() { all } else { &all[..2] }
+    }
+
     /// Starts its script, which documents the `arguments`.
     ///
     /// # Panics
@@ -51,9 +65,29 @@ impl Library {
     /// The library is not installed. The message says how to install it.
     #[must_use]
     pub fn start(self, arguments: &[&str]) -> Peer {
-        let mut command = self.run_by(self.interpreter());
+        let mut command = self.pinned().unwrap_or_else(|| self.run_by(self.interpreter()));
         command.args(arguments);
         Peer::start(format!("{self:?}"), command)
+    }
+
+    /// Returns the command of the pinned version, if it is to run.
+    fn pinned(self) -> Option<Command> {
+        let installed = installed()?;
+        let find = |path: &str, language: &str| {
+            let path = format!("{installed}/{path}");
+            assert!(Path::new(&path).exists(), "no {path}: run testing/fleet/setup {language}");
+            path
+        };
+        match self {
+            Self::Curator => {
+                let jars = format!("/usr/share/java/bsh.jar:{}/*", find("java/libs", "java"));
+                let words = JAVA[0].iter().map(|&word| if word == JARS { &jars } else { word });
+                Some(self.run_by(&words.collect::<Vec<_>>()))
+            }
+            Self::Kazoo => Some(self.run_by(&[&find("venv/bin/python", "python")])),
+            Self::GoZookeeper => Some(Command::new(find("go-zookeeper", "go"))),
+            _ => None,
+        }
     }
 
     /// Returns an interpreter that has the library: without arguments, a script only loads it.
@@ -94,6 +128,15 @@ impl Library {
                 (JAVA, "curator.bsh", packages)
             }
             Self::Kazoo => (PYTHON, "kazoo_lock.py", "python3-kazoo"),
+            Self::GoZookeeper => panic!(
+                "go-zookeeper is missing: run testing/fleet/setup go, and set \
+                 ZOOKEEPER_CLIENTS=$PWD/target/fleet"
+            ),
         }
     }
+}
+
+/// Returns the directory of the pinned versions, if they are to run.
+fn installed() -> Option<String> {
+    std::env::var("ZOOKEEPER_CLIENTS").ok()
 }
