@@ -157,8 +157,21 @@ fn invalid_options_are_refused() {
     ] {
         demand(&run(&["memory:", option, value]), 2, option);
     }
+    demand(&run(&["memory:", "--no-pin", "--one-core"]), 2, "--one-core");
     demand(&run(&["memory:", "--peer", "locks=true"]), 2, "locks is one of ours");
     demand(&run(&["memory:", "--peer", "a=true", "--peer", "a=true"]), 5, "are called a");
+}
+
+/// A workload without a measurement: the first line tells where the server and the workers run.
+#[test]
+fn one_core_is_shared_by_the_server_and_the_workers() {
+    let output = run(&["redis:", "hung", "--exact", "--one-core"]);
+    demand(&output, 0, "server_cpus");
+    let environment: serde_json::Value =
+        serde_json::from_slice(output.stdout.split(|&byte| byte == b'\n').next().unwrap()).unwrap();
+    let cpus = |key: &str| environment["environment"][key].as_array().unwrap().clone();
+    assert_eq!(cpus("server_cpus").len(), 1);
+    assert_eq!(cpus("server_cpus"), cpus("worker_cpus"));
 }
 
 #[test]

@@ -76,12 +76,12 @@ fn a_goals_file_without_a_run_prevents_the_report() {
 /// too early.
 #[test]
 fn a_document_lists_faster_libraries_and_broken_leases() {
-    const RUN: &str = r#"{"environment":{"backend":"redis","rounds":1,"others":{"rslock":"1","python-redis-lock":"1"}}}
+    const RUN: &str = r#"{"environment":{"backend":"redis","rounds":1,"server_cpus":[0],"worker_cpus":[0],"others":{"rslock":"1","python-redis-lock":"1"}}}
 {"workload":"pairs c=1","lib":"locks","round":0,"times":{"p50 µs":150.0}}
 {"workload":"pairs c=1","lib":"rslock","round":0,"times":{"p50 µs":120.0}}
 {"workload":"killed","lib":"locks","round":0,"times":{"late p50 ms":90.0}}
 "#;
-    const LATER: &str = r#"{"environment":{"backend":"redis","rounds":1,"others":{"rslock":"1"}}}
+    const LATER: &str = r#"{"environment":{"backend":"redis","rounds":1,"server_cpus":[0],"worker_cpus":[0],"others":{"rslock":"1"}}}
 {"workload":"killed","lib":"locks","round":0,"times":{"late p50 ms":4.0},"counts":{"takeovers too early":0.0}}
 {"workload":"killed","lib":"rslock","round":0,"times":{"late p50 ms":-380.0},"counts":{"takeovers too early":7.0}}
 "#;
@@ -103,7 +103,7 @@ fn a_document_lists_faster_libraries_and_broken_leases() {
     for needle in [
         "| rslock | 120 | -380, **7 too early** |\n",
         "| pairs c=1 | p50 µs | 150 | 120 (rslock) | 1.25 | because |\n",
-        "Of a later run: `killed`.",
+        "`lock-bench run redis: --others --one-core`. Of a later run: `killed`.",
         "Without a second row: `python-redis-lock`, which notifies its waiters.",
     ] {
         says(document.as_bytes(), needle);

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -22,15 +24,20 @@ func connect(url string) (*redis.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// By default it has ten connections for each processor, and more tasks wait for a while and fail.
+	options.PoolSize = 4096
 	client := redis.NewClient(options)
 	return client, client.Ping(background).Err()
 }
 
-// --- redsync: on one server, or a majority of several
+// --- redsync: on one server, or a majority of several; option `delay=MS` between two polls, 50 to 250 by default
 
-type redsyncLibrary struct{ *redsync.Redsync }
+type redsyncLibrary struct {
+	*redsync.Redsync
+	waiting []redsync.Option
+}
 
-func newRedsync(urls []string, _ map[string]int) (library, error) {
+func newRedsync(urls []string, options map[string]int) (library, error) {
 	var pools []redsyncredis.Pool
 	for _, url := range urls {
 		client, err := connect(url)
@@ -39,12 +46,16 @@ func newRedsync(urls []string, _ map[string]int) (library, error) {
 		}
 		pools = append(pools, goredis.NewPool(client))
 	}
-	return redsyncLibrary{redsync.New(pools...)}, nil
+	// By default a waiter gives up after 32 polls; here it waits until it is served.
+	waiting := []redsync.Option{redsync.WithTries(math.MaxInt)}
+	if delay, ok := options["delay"]; ok {
+		waiting = append(waiting, redsync.WithRetryDelay(time.Duration(delay)*time.Millisecond))
+	}
+	return redsyncLibrary{redsync.New(pools...), waiting}, nil
 }
 
 func (l redsyncLibrary) acquire(name string, ttl time.Duration) (held, error) {
-	// By default a waiter gives up after 32 polls; here it waits until it is served.
-	mutex := l.NewMutex(name, redsync.WithExpiry(ttl), redsync.WithTries(math.MaxInt))
+	mutex := l.NewMutex(name, append([]redsync.Option{redsync.WithExpiry(ttl)}, l.waiting...)...)
 	return redsyncHeld{mutex}, mutex.Lock()
 }
 
@@ -75,20 +86,24 @@ func (h redsyncHeld) isHeld() (*bool, error) {
 	return &is, nil
 }
 
-// --- bsm/redislock
+// --- bsm/redislock; option `backoff=MS` between two polls, 100 by default
 
-type redislockLibrary struct{ *redislock.Client }
+type redislockLibrary struct {
+	*redislock.Client
+	backoff time.Duration
+}
 
-func newRedislock(urls []string, _ map[string]int) (library, error) {
+func newRedislock(urls []string, options map[string]int) (library, error) {
 	client, err := connect(urls[0])
-	return redislockLibrary{redislock.New(client)}, err
+	backoff := time.Duration(cmp.Or(options["backoff"], 100)) * time.Millisecond
+	return redislockLibrary{redislock.New(client), backoff}, err
 }
 
 func (l redislockLibrary) acquire(name string, ttl time.Duration) (held, error) {
 	// Without a deadline of its own the context gets that of the lease.
 	waiting, cancel := context.WithTimeout(background, time.Hour)
 	defer cancel()
-	options := redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)}
+	options := redislock.Options{RetryStrategy: redislock.LinearBackoff(l.backoff)}
 	lock, err := l.Obtain(waiting, name, ttl, &options)
 	return redislockHeld{lock}, err
 }
@@ -117,37 +132,43 @@ func (h redislockHeld) isHeld() (*bool, error) {
 	return &is, err
 }
 
-// --- rueidislock: a majority of keys of one server; option `majority`, 2 by default
+// --- rueidislock: a majority of keys of one server; options `majority`, 2 by default, and `next=MS`, the bound of a
+// request after which the next key is tried, 20 by default
 
 type rueidislockLibrary struct {
-	url      string
-	majority int32
-	byTTL    map[time.Duration]rueidislock.Locker
+	option rueidislock.LockerOption
+	mutex  sync.Mutex
+	byTTL  map[time.Duration]rueidislock.Locker
 }
 
 func newRueidislock(urls []string, options map[string]int) (library, error) {
-	l := rueidislockLibrary{urls[0], int32(options["majority"]), map[time.Duration]rueidislock.Locker{}}
-	_, err := l.locker(30 * time.Second)
+	client, err := rueidis.ParseURL(urls[0])
+	if err != nil {
+		return nil, err
+	}
+	l := &rueidislockLibrary{byTTL: map[time.Duration]rueidislock.Locker{}}
+	l.option.ClientOption = client
+	l.option.KeyMajority = int32(options["majority"])
+	l.option.TryNextAfter = time.Duration(options["next"]) * time.Millisecond
+	_, err = l.locker(30 * time.Second)
 	return l, err
 }
 
 // The lease is one of the whole locker.
-func (l rueidislockLibrary) locker(ttl time.Duration) (rueidislock.Locker, error) {
+func (l *rueidislockLibrary) locker(ttl time.Duration) (rueidislock.Locker, error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
 	if known, ok := l.byTTL[ttl]; ok {
 		return known, nil
 	}
-	client, err := rueidis.ParseURL(l.url)
-	if err != nil {
-		return nil, err
-	}
-	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
-		ClientOption: client, KeyMajority: l.majority, KeyValidity: ttl,
-	})
+	option := l.option
+	option.KeyValidity = ttl
+	locker, err := rueidislock.NewLocker(option)
 	l.byTTL[ttl] = locker
 	return locker, err
 }
 
-func (l rueidislockLibrary) acquire(name string, ttl time.Duration) (held, error) {
+func (l *rueidislockLibrary) acquire(name string, ttl time.Duration) (held, error) {
 	locker, err := l.locker(ttl)
 	if err != nil {
 		return nil, err
@@ -156,7 +177,7 @@ func (l rueidislockLibrary) acquire(name string, ttl time.Duration) (held, error
 	return rueidislockHeld{holding, cancel}, err
 }
 
-func (l rueidislockLibrary) try(name string, ttl time.Duration) (held, error) {
+func (l *rueidislockLibrary) try(name string, ttl time.Duration) (held, error) {
 	locker, err := l.locker(ttl)
 	if err != nil {
 		return nil, err

@@ -8,10 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,8 +57,45 @@ type worker struct {
 	library    library
 	cannotKeep string
 	ttl        time.Duration
-	held       map[string]held
+	held       map[string]hold
 	kept       []held
+	waiters    tasks
+	// Of locks that were held and freed, by name.
+	claims map[string][]claim
+	mutex  sync.Mutex
+}
+
+// A hold is a lock that was acquired, and when.
+type hold struct {
+	held
+	asked, acquired int64
+}
+
+// A claim is when a lock was asked for, acquired, let go and freed, and no token.
+type claim [5]any
+
+// The tasks of a command.
+type tasks struct {
+	sync.WaitGroup
+	failure atomic.Pointer[error]
+}
+
+func (t *tasks) start(count int, task func(i int) error) {
+	for i := range count {
+		t.Go(func() {
+			if err := task(i); err != nil {
+				t.failure.Store(&err)
+			}
+		})
+	}
+}
+
+func (t *tasks) wait() error {
+	t.Wait()
+	if err := t.failure.Swap(nil); err != nil {
+		return *err
+	}
+	return nil
 }
 
 func main() {
@@ -76,7 +117,10 @@ func main() {
 	}
 	library, err := client.connect(members(words[len(words)-1]), options)
 	fail(err)
-	w := worker{library: library, cannotKeep: client.cannotKeep, ttl: 30 * time.Second, held: map[string]held{}}
+	w := worker{
+		library: library, cannotKeep: client.cannotKeep, ttl: 30 * time.Second,
+		held: map[string]hold{}, claims: map[string][]claim{},
+	}
 	w.serve()
 }
 
@@ -118,6 +162,8 @@ func now() int64 {
 	return time.Nano()
 }
 
+func reach(moment int64) { time.Sleep(time.Duration(moment - now())) }
+
 func (w *worker) serve() {
 	say(answer{"ready": 1})
 	lines := bufio.NewScanner(os.Stdin)
@@ -149,30 +195,35 @@ func (w *worker) execute(command string, words []string) (answer, error) {
 	case "ttl":
 		w.ttl = number(0) * time.Millisecond
 		return answer{}, nil
+	case "pairs":
+		return w.pairs(name, int(number(1)), int(number(2)), number(3)*time.Millisecond, int64(number(4)))
 	case "hold":
-		asked := now()
-		one, err := w.library.acquire(name, w.ttl)
+		one, err := w.acquire(name)
 		if err != nil {
 			return nil, err
 		}
 		w.held[name] = one
-		return answer{"asked": asked, "acquired": now(), "token": nil}, nil
+		return answer{"asked": one.asked, "acquired": one.acquired, "token": nil}, nil
 	case "try":
 		asked := now()
 		one, err := w.library.try(name, w.ttl)
 		if err != nil {
 			return nil, err
 		}
+		acquired := now()
 		if one != nil {
-			w.held[name] = one
+			w.held[name] = hold{one, asked, acquired}
 		}
-		return answer{"held": one != nil, "asked": asked, "acquired": now()}, nil
+		return answer{"held": one != nil, "asked": asked, "acquired": acquired}, nil
 	case "free":
-		letGo := now()
-		if err := w.held[name].release(); err != nil {
-			return nil, err
-		}
-		return answer{"let_go": letGo, "freed": now()}, nil
+		return w.free(name, w.held[name])
+	case "queue":
+		return w.queue(name, int(number(1)), number(2)*time.Microsecond, int(number(3)))
+	case "collect":
+		err := w.waiters.wait()
+		collected := w.claims
+		w.claims = map[string][]claim{}
+		return answer{"claims": collected}, err
 	case "extend":
 		extended, err := w.held[name].extend(number(1) * time.Millisecond)
 		return answer{"extended": extended}, err
@@ -205,6 +256,83 @@ func (w *worker) execute(command string, words []string) (answer, error) {
 		return w.count(name, number(1)*time.Millisecond, number(2)*time.Microsecond, number(3)*time.Microsecond, words[4])
 	}
 	return nil, fmt.Errorf("not a command: %s", command)
+}
+
+func (w *worker) acquire(name string) (hold, error) {
+	asked := now()
+	one, err := w.library.acquire(name, w.ttl)
+	return hold{one, asked, now()}, err
+}
+
+func (w *worker) free(name string, one hold) (answer, error) {
+	letGo := now()
+	if err := one.release(); err != nil {
+		return nil, err
+	}
+	freed := now()
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.claims[name] = append(w.claims[name], claim{one.asked, one.acquired, letGo, freed, nil})
+	return answer{"let_go": letGo, "freed": freed}, nil
+}
+
+func (w *worker) pairs(prefix string, count, times int, lasts time.Duration, rate int64) (answer, error) {
+	latency := make([][][2]int64, count)
+	start, end := now(), int64(math.MaxInt64)
+	if lasts != 0 {
+		end = start + int64(lasts)
+	}
+	var running tasks
+	running.start(count, func(i int) error {
+		name, begun := fmt.Sprintf("%s-%d", prefix, i), now()
+		for done := 0; times == 0 || done < times; done++ {
+			if rate != 0 {
+				begun = start + int64(done*count+i)*int64(time.Second)/rate
+				if begun >= end {
+					return nil
+				}
+				reach(begun)
+			}
+			one, err := w.library.acquire(name, w.ttl)
+			if err != nil {
+				return err
+			}
+			if err := one.release(); err != nil {
+				return err
+			}
+			ended := now()
+			latency[i] = append(latency[i], [2]int64{ended - begun, 1})
+			begun = ended
+			if rate == 0 && ended >= end {
+				return nil
+			}
+		}
+		return nil
+	})
+	err := running.wait()
+	all := slices.Concat(latency...)
+	return answer{"start": start, "end": now(), "latency": all, "fence_regressions": 0}, err
+}
+
+func (w *worker) queue(name string, count int, lasts time.Duration, times int) (answer, error) {
+	var begun sync.WaitGroup
+	begun.Add(count)
+	w.waiters.start(count, func(int) error {
+		begun.Done()
+		for range times {
+			one, err := w.acquire(name)
+			if err != nil {
+				return err
+			}
+			reach(one.acquired + int64(lasts))
+			if _, err := w.free(name, one); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	begun.Wait()
+	return answer{}, nil
 }
 
 func (w *worker) stateOfKept() (answer, error) {

@@ -2,8 +2,9 @@
 // commands.
 //
 // Usage: Worker CLIENT [OPTION...] URL. Without a URL it prints the version of the client. Each lock belongs to the
-// thread that acquired it, so all commands run in one. Redisson's watchdog renews the locks of `keep`, and no others;
-// the option `watchdog=MS` is their lease, 30 s by default.
+// thread that acquired it, so all commands run in one, and each task of `pairs` and `queue` in one of its own.
+// Redisson's watchdog renews the locks of `keep`, and no others; the option `watchdog=MS` is their lease, 30 s by
+// default.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -11,12 +12,21 @@ import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.StringJoiner;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -59,10 +69,16 @@ public final class Worker {
 
     private static final String PREFIX = "fleet";
 
+    /** A lock that was acquired, and when. */
+    private record Hold(Lock lock, long asked, long acquired) {}
+
     private final Library library;
-    private final Map<String, Lock> held = new HashMap<>();
+    private final Map<String, Hold> held = new HashMap<>();
     private final List<Lock> kept = new ArrayList<>();
-    private long ttlMs = 30_000;
+    private final Map<String, List<String>> claims = new ConcurrentHashMap<>();
+    private final ExecutorService threads = Executors.newCachedThreadPool();
+    private final List<Future<?>> waiters = new ArrayList<>();
+    private volatile long ttlMs = 30_000;
 
     private Worker(Library library) {
         this.library = library;
@@ -125,32 +141,34 @@ public final class Worker {
             case "ttl":
                 ttlMs = Long.parseLong(name);
                 return "{}";
+            case "pairs":
+                return pairs(name, numbers(words, 4));
             case "hold": {
-                long asked = System.nanoTime();
-                Lock lock = library.lock(name, ttlMs);
-                library.acquire(lock, ttlMs);
-                held.put(name, lock);
-                return "{\"asked\":" + asked + ",\"acquired\":" + System.nanoTime() + ",\"token\":null}";
+                Hold hold = acquire(name);
+                held.put(name, hold);
+                return "{\"asked\":" + hold.asked + ",\"acquired\":" + hold.acquired + ",\"token\":null}";
             }
             case "try": {
                 long asked = System.nanoTime();
                 Lock lock = library.lock(name, ttlMs);
                 boolean is = library.tryAcquire(lock, ttlMs);
+                long acquired = System.nanoTime();
                 if (is) {
-                    held.put(name, lock);
+                    held.put(name, new Hold(lock, asked, acquired));
                 }
-                return "{\"held\":" + is + ",\"asked\":" + asked + ",\"acquired\":" + System.nanoTime() + "}";
+                return "{\"held\":" + is + ",\"asked\":" + asked + ",\"acquired\":" + acquired + "}";
             }
-            case "free": {
-                long letGo = System.nanoTime();
-                held.get(name).unlock();
-                return "{\"let_go\":" + letGo + ",\"freed\":" + System.nanoTime() + "}";
-            }
+            case "free":
+                return free(name, held.get(name));
+            case "queue":
+                return queue(name, numbers(words, 3));
+            case "collect":
+                return collect();
             case "extend":
-                library.extend(held.get(name), name, Long.parseLong(words[2]));
+                library.extend(held.get(name).lock, name, Long.parseLong(words[2]));
                 return "{\"extended\":true}";
             case "held":
-                return "{\"held\":" + library.isHeld(held.get(name)) + "}";
+                return "{\"held\":" + library.isHeld(held.get(name).lock) + "}";
             case "keep":
                 for (int i = 0; i < Integer.parseInt(words[2]); i++) {
                     kept.add(library.keep(name + "-" + i));
@@ -164,7 +182,7 @@ public final class Worker {
                 }
                 return "{}";
             case "count":
-                return count(name, numbers(words), Path.of(words[5]));
+                return count(name, numbers(words, 3), Path.of(words[5]));
             default:
                 throw new IllegalArgumentException("not a command: " + words[0]);
         }
@@ -175,8 +193,103 @@ public final class Worker {
         return "{\"held\":" + are + ",\"lost\":" + (kept.size() - are) + ",\"least_left_ms\":null}";
     }
 
-    private static long[] numbers(String[] words) {
-        return new long[] {Long.parseLong(words[2]), Long.parseLong(words[3]), Long.parseLong(words[4])};
+    /** The numbers behind the name. */
+    private static long[] numbers(String[] words, int count) {
+        return Arrays.stream(words, 2, 2 + count).mapToLong(Long::parseLong).toArray();
+    }
+
+    private Hold acquire(String name) throws Exception {
+        long asked = System.nanoTime();
+        Lock lock = library.lock(name, ttlMs);
+        library.acquire(lock, ttlMs);
+        return new Hold(lock, asked, System.nanoTime());
+    }
+
+    private String free(String name, Hold hold) {
+        long letGo = System.nanoTime();
+        hold.lock.unlock();
+        long freed = System.nanoTime();
+        String claim = "[" + hold.asked + "," + hold.acquired + "," + letGo + "," + freed + ",null]";
+        claims.computeIfAbsent(name, any -> Collections.synchronizedList(new ArrayList<>())).add(claim);
+        return "{\"let_go\":" + letGo + ",\"freed\":" + freed + "}";
+    }
+
+    private static void reach(long moment) {
+        for (long left = moment - System.nanoTime(); left > 0; left = moment - System.nanoTime()) {
+            LockSupport.parkNanos(left);
+        }
+    }
+
+    private String pairs(String prefix, long[] numbers) throws Exception {
+        int tasks = (int) numbers[0];
+        List<Future<List<Long>>> running = new ArrayList<>();
+        long start = System.nanoTime();
+        for (int i = 0; i < tasks; i++) {
+            int task = i;
+            running.add(threads.submit(() -> pairsOf(prefix + "-" + task, task, numbers, start)));
+        }
+        List<List<Long>> latency = new ArrayList<>();
+        for (Future<List<Long>> task : running) {
+            latency.add(task.get());
+        }
+        long end = System.nanoTime();
+        var each = new StringJoiner(",", "[", "]");
+        latency.forEach(list -> list.forEach(nanos -> each.add("[" + nanos + ",1]")));
+        return "{\"start\":" + start + ",\"end\":" + end + ",\"latency\":" + each + ",\"fence_regressions\":0}";
+    }
+
+    /** The latencies of one task. */
+    private List<Long> pairsOf(String name, int task, long[] numbers, long start) throws Exception {
+        long tasks = numbers[0], count = numbers[1], rate = numbers[3];
+        long end = numbers[2] == 0 ? Long.MAX_VALUE : start + TimeUnit.MILLISECONDS.toNanos(numbers[2]);
+        List<Long> latency = new ArrayList<>();
+        long begun = System.nanoTime();
+        for (long done = 0; count == 0 || done < count; done++) {
+            if (rate != 0) {
+                begun = start + (done * tasks + task) * 1_000_000_000 / rate;
+                if (begun >= end) {
+                    break;
+                }
+                reach(begun);
+            }
+            acquire(name).lock.unlock();
+            long ended = System.nanoTime();
+            latency.add(ended - begun);
+            begun = ended;
+            if (rate == 0 && ended >= end) {
+                break;
+            }
+        }
+        return latency;
+    }
+
+    private String queue(String name, long[] numbers) throws Exception {
+        int count = (int) numbers[0];
+        var begun = new CountDownLatch(count);
+        for (int i = 0; i < count; i++) {
+            waiters.add(threads.submit(() -> {
+                begun.countDown();
+                for (long done = 0; done < numbers[2]; done++) {
+                    Hold hold = acquire(name);
+                    reach(hold.acquired + TimeUnit.MICROSECONDS.toNanos(numbers[1]));
+                    free(name, hold);
+                }
+                return null;
+            }));
+        }
+        begun.await();
+        return "{}";
+    }
+
+    private String collect() throws Exception {
+        for (Future<?> waiter : waiters) {
+            waiter.get();
+        }
+        waiters.clear();
+        var all = new StringJoiner(",", "{", "}");
+        claims.forEach((name, list) -> all.add(quoted(name) + ":[" + String.join(",", list) + "]"));
+        claims.clear();
+        return "{\"claims\":" + all + "}";
     }
 
     /** The read and the write are two steps, so that an overlap of two holders loses an update. */
@@ -202,8 +315,8 @@ public final class Worker {
     private static final class Spring implements Library {
         private final LettuceConnectionFactory connections;
         private final RedisLockRegistry.RedisLockType type;
-        private final Map<Long, RedisLockRegistry> registries = new HashMap<>();
-        private final Map<Lock, RedisLockRegistry> origins = new IdentityHashMap<>();
+        private final Map<Long, RedisLockRegistry> registries = new ConcurrentHashMap<>();
+        private final Map<Lock, RedisLockRegistry> origins = Collections.synchronizedMap(new IdentityHashMap<>());
 
         Spring(URI url, RedisLockRegistry.RedisLockType type) {
             connections = new LettuceConnectionFactory(url.getHost(), url.getPort());
@@ -245,7 +358,7 @@ public final class Worker {
         OfRedisson(URI url, Map<String, Long> options) {
             var config = new Config();
             config.setLockWatchdogTimeout(options.getOrDefault("watchdog", config.getLockWatchdogTimeout()));
-            config.useSingleServer().setAddress(url.toString()).setConnectionMinimumIdleSize(2).setConnectionPoolSize(4);
+            config.useSingleServer().setAddress(url.toString()).setConnectionMinimumIdleSize(2);
             client = Redisson.create(config);
         }
 

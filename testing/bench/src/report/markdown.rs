@@ -13,8 +13,10 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("pairs c=1", "round trips a pair", "round trips a pair"),
     ("pairs c=1", "p50 µs", "pair, µs"),
     ("pairs c=1", "p50 × floor", "pair × floor"),
+    ("pairs c=1", "server CPU µs a pair", "server CPU of a pair, µs"),
     ("pairs c=64", "pairs/s", "pairs/s of 64 tasks"),
     ("pairs c=64", "pairs/s × floor", "pairs/s of 64 tasks × floor"),
+    ("pairs c=64", "server CPU µs a pair", "server CPU of a pair of 64 tasks, µs"),
     (RELAY, "round trips a hand-off", "round trips a hand-off"),
     ("handoff local w=8", "p50 µs", "hand-off in one process, µs"),
     ("handoff w=8 p=8", "p50 µs", "hand-off between processes, µs"),
@@ -204,14 +206,17 @@ fn origin(run: &Run) -> String {
         again if again.is_empty() => again,
         again => format!(" Of a later run: `{again}`."),
     };
+    let one_core = environment["server_cpus"].is_array()
+        && environment["server_cpus"] == environment["worker_cpus"];
     format!(
-        "{}, {}, {} rounds: `lock-bench run {}{}{}`.{again}{profile}\n\n",
+        "{}, {}, {} rounds: `lock-bench run {}{}{}{}`.{again}{profile}\n\n",
         of("server"),
         of("cpu"),
         environment["rounds"],
         run.url(),
         if others { " --others" } else { "" },
         if environment["exact"] == true { " --exact" } else { "" },
+        if one_core { " --one-core" } else { "" },
     )
 }
 

@@ -9,7 +9,8 @@ use super::summary::LibSummary;
 use crate::model::{Figures, Row, Shape};
 
 /// The keys that have to be equal if figures of two runs share a table.
-const PLACE: [&str; 5] = ["cpu", "cpus", "machine", "profile", "server"];
+const PLACE: [&str; 7] =
+    ["cpu", "cpus", "machine", "profile", "server", "server_cpus", "worker_cpus"];
 
 /// A run: its environment, and its measurements.
 pub(super) struct Run {
@@ -303,6 +304,10 @@ mod tests {
         let runs = ["a", "b"].map(|cpu| run(cpu, vec![row("idle", "locks", 0, 1.0)]));
         let why = Run::merged(runs.into()).err().unwrap();
         assert_eq!(why, "two runs of redis, whose cpu is \"a\" and \"b\"");
+        let mut runs = ["a", "a"].map(|cpu| run(cpu, vec![row("idle", "locks", 0, 1.0)]));
+        runs[1].environment["worker_cpus"] = json!([0]);
+        let why = Run::merged(runs.into()).err().unwrap();
+        assert_eq!(why, "two runs of redis, whose worker_cpus is null and [0]");
     }
 
     #[test]

@@ -53,6 +53,9 @@ impl<'a> Bench<'a> {
         let backend = backends::of(url)?;
         let target = (backend.start)(url)?;
         let pins = match cpu::allowed().as_slice() {
+            [first, ..] if settings.one_core => {
+                Some(Pins { server: vec![*first], workers: vec![*first] })
+            }
             [first, rest @ ..] if !rest.is_empty() && !settings.no_pin => {
                 Some(Pins { server: vec![*first], workers: rest.to_vec() })
             }

@@ -45,6 +45,10 @@ enum Worker {
     Node(&'static str),
     /// A library of `testing/fleet/rust`.
     Rust(&'static str),
+    /// A library of the program in `testing/fleet/go`.
+    Go(&'static str),
+    /// A library of the program in `testing/fleet/java`.
+    Java(&'static str),
 }
 
 /// Builds a row with the defaults for a library without tuning. `why` completes "it …".
@@ -72,7 +76,7 @@ const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static s
 }
 
 use Wakeup::{Notified, Polls};
-use Worker::{BeanShell, DebianPython, Node, Own, Python, Rust};
+use Worker::{BeanShell, DebianPython, Go, Java, Node, Own, Python, Rust};
 
 pub(crate) const ON_FILES: &[OtherLib] = &[untunable(
     "distributed-lock",
@@ -93,10 +97,28 @@ pub(crate) const ON_REDIS: &[OtherLib] = &[
     untunable("redis-semaphore", Node("redis_semaphore.js"), Polls, "polls every 10 ms by default"),
     row("node-redlock", Node("redlock.js")),
     tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
+    row("redsync", Go("redsync")),
+    tuned("redsync, 10 ms", Go("redsync"), &["delay=10"]),
+    row("redislock", Go("redislock")),
+    tuned("redislock, 10 ms", Go("redislock"), &["backoff=10"]),
+    // With one key there is no next one, and the bound of 20 ms only excludes distant servers. Its
+    // waiters learn of the end of a lease when the server removes the key: among as many keys as in
+    // `killed` after minutes, so that the run leaves it out there.
+    OtherLib {
+        options: &["majority=1", "next=10000"],
+        ..notified("rueidislock", Go("rueidislock"))
+    },
+    notified("Redisson", Java("redisson")),
 ];
 
-pub(crate) const ON_QUORUMS: &[OtherLib] =
-    &[row("rslock", Rust("rslock")), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
+pub(crate) const ON_QUORUMS: &[OtherLib] = &[
+    row("rslock", Rust("rslock")),
+    tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"]),
+    row("node-redlock", Node("redlock.js")),
+    tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
+    row("redsync", Go("redsync")),
+    tuned("redsync, 10 ms", Go("redsync"), &["delay=10"]),
+];
 
 pub(crate) const ON_ZOOKEEPER: &[OtherLib] = &[
     notified("zookeeper-crate", Own),
@@ -171,6 +193,11 @@ impl Worker {
                 vec!["env".into(), packages.into(), "node".into(), peers.join("node").join(script)]
             }
             Self::Rust(lib) => vec![there.join("rust/release/lock-bench-peers"), lib.into()],
+            Self::Go(lib) => vec![there.join("go-worker"), lib.into()],
+            Self::Java(lib) => {
+                let classes = format!("{0}:{0}/libs/*", there.join("java").display());
+                ["java", "-XX:+UseSerialGC", "-cp", &classes, "Worker", lib].map(Into::into).into()
+            }
         };
         words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
@@ -178,7 +205,7 @@ impl Worker {
     /// Returns whether it is compiled while it runs, so that its first second is slower than later
     /// ones.
     fn is_compiled_lazily(self) -> bool {
-        matches!(self, Self::BeanShell(_) | Self::Node(_))
+        matches!(self, Self::BeanShell(_) | Self::Node(_) | Self::Java(_))
     }
 
     /// Returns a note on its figures.
@@ -187,7 +214,7 @@ impl Worker {
             Self::BeanShell(_) => {
                 " (its worker is interpreted by BeanShell; measured after a second of warming up)"
             }
-            Self::Node(_) => " (measured after a second of warming up)",
+            Self::Node(_) | Self::Java(_) => " (measured after a second of warming up)",
             _ => "",
         }
     }
@@ -202,6 +229,8 @@ impl Worker {
             Self::Python(_) => "testing/fleet/setup python".into(),
             Self::Node(_) => "testing/fleet/setup node".into(),
             Self::Rust(_) => "testing/fleet/setup rust".into(),
+            Self::Go(_) => "testing/fleet/setup go".into(),
+            Self::Java(_) => "testing/fleet/setup java".into(),
         }
     }
 }

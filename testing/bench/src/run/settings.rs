@@ -34,9 +34,14 @@ pub(crate) struct Settings {
     /// Worker threads of our own workers; 0: everything on one thread
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
-    /// Lets the scheduler choose the processors
+    /// Lets the scheduler choose the processors [default: one for the server, the others for the
+    /// workers]
     #[arg(long)]
     pub(crate) no_pin: bool,
+    /// Runs the server and the workers on one processor. For one task, which works in turns with
+    /// the server: no request wakes an idle processor
+    #[arg(long, conflicts_with = "no_pin")]
+    pub(crate) one_core: bool,
     /// The limit for the share of all processors that other processes use, in per cent. A
     /// measurement above it is discarded
     #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = within(0.0_f64, 100.0))]

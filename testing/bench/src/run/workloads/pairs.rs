@@ -126,6 +126,10 @@ fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Resu
     let command = format!("pairs {name} {tasks} {times} 0 0");
     let (count, before) = (server.count()?, relay.bytes());
     pairs(&mut peer, &command)?;
+    if lib.is_other() {
+        // Redisson goes on with its release in the background.
+        settle();
+    }
     let (requests, after) = (count.finish()?, relay.bytes());
     let trips = relay.round_trips(server, |_| {
         Ok(latency(&pairs(&mut peer, &command)?)?.value_at_quantile(0.5) as f64)
