@@ -419,8 +419,8 @@ impl Hold {
     }
 
     /// Applies the answer to a renewal, which a caller `asked` for or the policy. Only an
-    /// acknowledged renewal moves the deadline. After a fault, `RenewingClaim` schedules the next one
-    /// when it is dropped.
+    /// acknowledged renewal moves the deadline. After a fault, `RenewingClaim` schedules the next
+    /// one when it is dropped.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         claim: &mut Claim,
