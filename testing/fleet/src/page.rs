@@ -34,8 +34,9 @@ A lock is the key of its prefix and name. Both sides must use the same key:
 
 Of two values in a cell, the first is with our holder, and the second with the client's. Under load,
 two processes of each side increment a counter in a file, in two steps under the lock: no update was
-lost, and no two holds overlapped. The machine was busy with other work, so the figures compare the
-two sides of a row, and not rows.
+lost, and no two holds overlapped. The machine was busy with other work, but for the loads of the
+clients that poll, [below](#clients-that-poll). So the figures compare the two sides of a row, and
+not rows.
 
 The order of waiters is ours alone: clients of other projects do not join our queue, they poll or
 race. Our fencing tokens grow with each of our grants, also with other holders in between. The
