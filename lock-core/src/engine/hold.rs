@@ -420,7 +420,7 @@ impl Hold {
 
     /// Applies the answer to a renewal, which a caller `asked` for or the policy. Only an
     /// acknowledged renewal moves the deadline. After a fault, `RenewingClaim` schedules the next
-    /// one when it is dropped.
+    /// one when it is dropped, unless one is scheduled already.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         claim: &mut Claim,

@@ -189,7 +189,7 @@ impl BySentinel {
         Self::with(group, options_of_url)
     }
 
-    /// Creates a lock space on servers of its own.
+    /// Creates a lock space on separate servers.
     fn alone(options_of_url: &str) -> Self {
         Self { is_alone: true, ..Self::with(Arc::new(group()), options_of_url) }
     }

@@ -34,9 +34,9 @@ A lock is the key of its prefix and name. Both sides must use the same key:
 
 Of two values in a cell, the first is with our holder, and the second with the client's. Under load,
 two processes of each side increment a counter in a file, in two steps under the lock: no update was
-lost, and no two holds overlapped. The machine was busy with other work, but for the loads of the
-clients that poll, [below](#clients-that-poll). So the figures compare the two sides of a row, and
-not rows.
+lost, and no two holds overlapped. The machine was busy, except during the loads of the
+[clients that poll](#clients-that-poll). So the figures compare the two sides of a row, and not
+rows.
 
 The order of waiters is ours alone: clients of other projects do not join our queue, they poll or
 race. Our fencing tokens grow with each of our grants, also with other holders in between. The
@@ -92,10 +92,11 @@ lock is held is a law of this library; few clients document the case.
 const NOT_SEEN: &str = "
 ## Not seen
 
-Current versions of Laravel and Symfony; failovers; Redis Cluster; clients on Redis 8.4, where some
-use `DELEX`; clocks of the hosts that differ, except where a row names it; short outages of the
-network around a renewal; aioredlock on several servers; Redisson's fair, read-write and other
-locks.
+* Current versions of Laravel and Symfony, aioredlock on several servers, and Redisson's fair,
+  read-write and other locks.
+* Redis Cluster, failovers, and Redis 8.4, on which some clients use `DELEX`.
+* Hosts whose clocks differ, except where a row names it.
+* Short outages of the network around a renewal.
 ";
 
 /// Returns the page.

@@ -158,8 +158,9 @@ const WATCHED_LOCKS: usize = 6;
 /// The lock of them that comes first in the script that renews all, by the hash of its name.
 const FIRST: usize = 1;
 
-/// The key of one of a client's locks is deleted, and another client takes the lock before the next
-/// renewal: one with a string, and then one of the same kind.
+/// A client that renews several locks, and loses one of them. Before the next renewal its key is
+/// deleted, and another client acquires the lock: in the first run ours, which stores a string. In
+/// the second run it is another Redisson, which stores a hash.
 async fn string_beside(scene: &Scene, options: &[&str]) -> Checked {
     let mut string = scene.worker(Side::Ours).await?;
     let mut hash = scene.worker_with(Side::Theirs, options).await?;
