@@ -98,11 +98,11 @@ if not value then
     if redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
+    -- While the lock is left free, a replica refuses the write, as below. Each process that asks
+    -- checks at the end, because those that were notified may be dead by then.
     local flags, left = waits and enqueue() or 0, left_free(share_key)
     if left then
-        -- As below: a replica refuses it.
         redis.call('PEXPIRE', tombstone, REMEMBERED)
-        -- The processes that were notified may end meanwhile.
         return contended(0, left, flags, true)
     end
     local next, err, more = queued.grant_next(lock, token_key, queue, processes, mine, true)
