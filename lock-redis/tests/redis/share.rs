@@ -315,6 +315,19 @@ fn with_mortal(options: RedisOptions) -> RedisOptions {
     options.setting("user", "mortal").and("on").and(">secret").and("+@all").and("~*").and("&*")
 }
 
+/// A waiter whose entry is in the queue on that server.
+async fn queued_on(
+    home: &test_servers::Redis,
+    locks: &Locker,
+    name: &str,
+) -> JoinHandle<Result<LockGuard, Error>> {
+    let waiting = || home.command(&["ZCARD", &format!("{{{name}}}%queue")]).text();
+    let (before, lock) = (waiting(), locks.lock(name).unwrap().ttl(LONG));
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    eventually(|| waiting() > before).await;
+    waiter
+}
+
 /// Checks that the lock on the server `home` is left to a foreign client, then serves the first of
 /// ours, and then the one behind a process that has died.
 async fn check_share(url: &str, home: &test_servers::Redis, name: &str) {
@@ -325,17 +338,12 @@ async fn check_share(url: &str, home: &test_servers::Redis, name: &str) {
     let (locks, others) = (connect("").await, connect("").await);
     let mortal = connect("mortal:secret@").await;
     let run = |words: &[&str]| home.command(words).text();
-    let (queue, share) = (format!("{{{name}}}%queue"), format!("{{{name}}}%share"));
+    let share = format!("{{{name}}}%share");
     let is_left = || run(&["PTTL", &share]).parse::<i64>().unwrap() > 9 * SHARE.as_millis() as i64;
-    let queued = async |locks: &Locker| {
-        let (before, lock) = (run(&["ZCARD", &queue]), locks.lock(name).unwrap().ttl(LONG));
-        let waiter = tokio::spawn(async move { lock.acquire().await });
-        eventually(|| run(&["ZCARD", &queue]) > before).await;
-        waiter
-    };
     let holder = locks.lock(name).unwrap().ttl(LONG).acquire().await.unwrap();
-    let (first, second) = (queued(&others).await, queued(&mortal).await);
-    let third = queued(&locks).await;
+    let first = queued_on(home, &others, name).await;
+    let second = queued_on(home, &mortal, name).await;
+    let third = queued_on(home, &locks, name).await;
     holder.release().await.unwrap();
     assert!(is_left(), "the machine was too slow for this test");
     assert_eq!(run(&["SET", name, "theirs", "NX", "PX", "300000"]), "OK");
@@ -376,14 +384,9 @@ async fn a_failover_ends_no_share_and_keeps_the_order() {
     let connect = async || Locker::new(Redis::connect(&*url).await.unwrap());
     let (locks, others) = (connect().await, connect().await);
     let of = |number: usize, words: &[&str]| group.server(number).command(words).text();
-    let queued = async |locks: &Locker, there: &str| {
-        let lock = lock(locks);
-        let waiter = tokio::spawn(async move { lock.acquire().await });
-        eventually(|| of(0, &["ZCARD", "{n}%queue"]) == there).await;
-        waiter
-    };
     let holder = lock(&locks).acquire().await.unwrap();
-    let (first, second) = (queued(&others, "1").await, queued(&locks, "2").await);
+    let first = queued_on(group.server(0), &others, "n").await;
+    let second = queued_on(group.server(0), &locks, "n").await;
     holder.release().await.unwrap();
     eventually(|| of(1, &["EXISTS", "n"]) == "0" && of(1, &["EXISTS", "{n}%share"]) == "1").await;
     group.server(0).kill();
