@@ -98,9 +98,12 @@ if not value then
     if redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
+    -- While the lock is left free, a replica refuses the write, as below. Each process that asks
+    -- checks at the end, because those that were notified may be dead by then.
     local flags, left = waits and enqueue() or 0, left_free(share_key)
     if left then
-        return contended(0, left, flags)
+        redis.call('PEXPIRE', tombstone, REMEMBERED)
+        return contended(0, left, flags, true)
     end
     local next, err, more = queued.grant_next(lock, token_key, queue, processes, mine, true)
     if err then
@@ -135,6 +138,9 @@ if string.sub(value, 1, 32) ~= owner then
     if marks and by == 0 and string.sub(value, -1) ~= ' ' then
         -- Before any other write: an error leaves nothing behind. The mark stays until the release.
         redis.call('SET', lock, value .. ' ', 'KEEPTTL')
+    end
+    if by == 2 then
+        left_free(share_key, true)
     end
     return contended(by, remaining, waits and enqueue() or 0)
 end

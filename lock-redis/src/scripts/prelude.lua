@@ -56,15 +56,21 @@ end
 
 -- Returns for how many more ms the free lock is left to clients that poll, or nil. The share key
 -- has that time and lasts ten times as long, or longer after a step of the server's clock. The
--- first call after that time makes the key fit the time that it really was, and marks it.
-local function left_free(share_key)
+-- first call after that time makes the key fit the time that it really was, up to a second more,
+-- and marks it. `is_taken`: a foreign client has the lock, and its time does not count.
+local function left_free(share_key, is_taken)
     local value = share_key and redis.pcall('GETRANGE', share_key, '0', '15')
     local share = type(value) == 'string' and tonumber(value)
     local left = share and redis.call('PTTL', share_key) - 9 * share
-    if left and left > 0 and left <= share then
+    local is_marked = share and string.sub(value, -1) == ' '
+    if left and left <= 0 and not is_marked then
+        local free = math.min(-left, 1000) + share
+        redis.pcall('SET', share_key, integer(free) .. ' ', 'PX', integer(9 * free))
+    elseif left and left > 0 and left <= share then
+        if is_taken and not is_marked then
+            redis.pcall('SET', share_key, value .. ' ', 'KEEPTTL')
+        end
         return left
-    elseif left and left <= 0 and left + share > 0 and string.sub(value, -1) ~= ' ' then
-        redis.pcall('SET', share_key, integer(share - left) .. ' ', 'PX', integer(9 * (share - left)))
     end
 end
 

@@ -137,12 +137,24 @@ local function queue_functions()
     end
 
     -- Notifies the process of the queue's head that the lock stays free for so many ms, so that it
-    -- checks then. The lock has no lease whose end others wait for, so some of them check as well.
+    -- checks then. The lock has no lease whose end others wait for, so some of them check as well:
+    -- those of the next entries, because a process without an entry ignores the message.
     local function notify_first(lock, queue, processes, ms)
         local now = clock()
         notify_next(lock, queue, processes, 1, nil, nil, ms, now)
-        local head = redis.call('ZRANGE', queue, '0', '0')[1]
-        notify_others(check_message(lock, ms, now, 1), processes, head and channel_of(head), 4)
+        local members = redis.call('ZRANGE', queue, '0', BATCH)
+        local head = members[1] and channel_of(members[1])
+        local message, told, most = check_message(lock, ms, now, 1), {[head or ''] = true}, 4
+        for _, member in ipairs(members) do
+            local channel = channel_of(member)
+            if most > 0 and channel and not told[channel] then
+                told[channel] = true
+                most = most - (notify(channel, message, processes) and 1 or 0)
+            end
+        end
+        if #members - BATCH > 0 then
+            notify_others(message, processes, head, most)
+        end
     end
 
     -- Grants the free lock to the first queued owner whose process listens, and publishes the

@@ -5,15 +5,19 @@ use std::time::Duration;
 use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::{Error, ErrorKind, Lock, LockGuard, Locker};
 use lock_redis::{Config, Redis};
-use test_servers::Step;
 use test_servers::peers::Library::Laravel;
+use test_servers::{RedisCluster, RedisOptions, SentinelGroup, Step};
 use tokio::task::JoinHandle;
 
+use crate::cluster::name_at;
 use crate::fleets::{peer, served};
-use crate::support::{LONG, Server, eventually, name};
+use crate::support::{LONG, SOON, Server, eventually, name};
 
 /// Long enough for the requests of a test on a loaded machine, short enough to be waited for.
 const SHARE: Duration = Duration::from_secs(2);
+
+/// For tests that wait for several times as long.
+const SHORT: Duration = Duration::from_millis(500);
 
 async fn locker(server: &Server, share: Duration) -> Locker {
     let config = Config::new(&server.url()).unwrap().polling_share(share).unwrap();
@@ -107,6 +111,69 @@ async fn the_process_behind_a_dead_one_takes_the_lock() {
 }
 
 #[tokio::test]
+async fn processes_that_wait_no_longer_keep_no_waiter_from_the_lock() {
+    let server = Server::start();
+    let network = Proxy::start(server.addr()).unwrap();
+    let (locks, others) = (locker(&server, SHARE).await, locker(&server, SHARE).await);
+    let url = format!("redis://{}?polling_share=2s", network.addr());
+    let dead = Locker::new(Redis::connect(url).await.unwrap());
+    let holder = lock(&locks).acquire().await.unwrap();
+    let first = queued(&server, lock(&dead)).await;
+    let second = queued(&server, lock(&others)).await;
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        left.push(locker(&server, SHARE).await);
+        queued(&server, lock(left.last().unwrap())).await.abort();
+        eventually(|| server.waiting("n") == 2).await;
+    }
+    holder.release().await.unwrap();
+    network.set(Fault::Refuse);
+    network.reset_connections().await;
+    assert!(is_left(&server), "the machine was too slow for this test");
+    served(second).await.release().await.unwrap();
+    first.abort();
+}
+
+#[tokio::test]
+async fn a_newcomer_takes_the_lock_if_the_process_before_it_dies() {
+    let server = Server::start();
+    let network = Proxy::start(server.addr()).unwrap();
+    let locks = locker(&server, SHARE).await;
+    let url = format!("redis://{}?polling_share=2s", network.addr());
+    let dead = Locker::new(Redis::connect(url).await.unwrap());
+    let holder = lock(&locks).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    // The newcomer is not among the first two processes of so many entries.
+    for _ in 0..16 {
+        waiters.push(queued(&server, lock(&dead)).await);
+    }
+    // The server knows its process, which waits no longer.
+    queued(&server, lock(&locks)).await.abort();
+    eventually(|| server.waiting("n") == 16).await;
+    holder.release().await.unwrap();
+    let newcomer = queued(&server, lock(&locks)).await;
+    network.set(Fault::Refuse);
+    network.reset_connections().await;
+    assert!(is_left(&server), "the machine was too slow for this test");
+    served(newcomer).await.release().await.unwrap();
+    waiters.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_replica_does_not_answer_that_the_lock_is_left_free() {
+    let server = Server::start();
+    let locks = locker(&server, SHARE).await;
+    let holder = lock(&locks).acquire().await.unwrap();
+    let waiter = queued(&server, lock(&locks)).await;
+    holder.release().await.unwrap();
+    assert_eq!(server.run::<String>("REPLICAOF 127.0.0.1 1"), "OK");
+    let refused = lock(&locks).try_acquire().await;
+    assert!(is_left(&server), "the machine was too slow for this test");
+    assert_eq!(refused.expect_err("it is an outage").kind(), ErrorKind::Unavailable);
+    waiter.abort();
+}
+
+#[tokio::test]
 async fn a_waiter_that_leaves_ends_no_share() {
     let server = Server::start();
     let (locks, others) = (locker(&server, SHARE).await, locker(&server, SHARE).await);
@@ -167,11 +234,53 @@ async fn the_time_that_a_lock_was_left_free_counts_as_it_was() {
     let waiter = queued(&server, lock(&locks)).await;
     holder.release().await.unwrap();
     let guard = served(waiter).await;
+    assert_left_free_for(&server, 2000);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_poll_counts() {
+    let server = Server::start();
+    let network = Proxy::start(server.addr()).unwrap();
+    let locks = locker(&server, SHORT).await;
+    let url = format!("redis://{}?polling_share=500ms", network.addr());
+    let far = Locker::new(Redis::connect(url).await.unwrap());
+    let holder = lock(&locks).acquire().await.unwrap();
+    let waiter = queued(&server, lock(&far)).await;
+    network.set(Fault::delay(Duration::from_millis(400)));
+    holder.release().await.unwrap();
+    let guard = served(waiter).await;
+    assert_left_free_for(&server, 500 + 2 * 400);
+    network.heal();
+    guard.release().await.unwrap();
+}
+
+/// Asserts that the key lasts nine times as long as the lock was left free.
+#[track_caller]
+fn assert_left_free_for(server: &Server, at_least: i64) {
     let share = server.get("{n}%share").expect("the time has just ended");
     let (left_free, until) = (share.trim().parse::<i64>().unwrap(), server.pttl("{n}%share"));
-    assert!(share.ends_with(' ') && left_free >= 2000, "{share:?}");
+    assert!(share.ends_with(' ') && left_free >= at_least, "{share:?}");
     assert!((8 * left_free..=9 * left_free).contains(&until), "{left_free} ms, and {until} ms");
+}
+
+#[tokio::test]
+async fn the_hold_of_a_foreign_client_does_not_count() {
+    let server = Server::start();
+    let locks = locker(&server, SHORT).await;
+    let holder = lock(&locks).acquire().await.unwrap();
+    let waiter = queued(&server, lock(&locks)).await;
+    holder.release().await.unwrap();
+    assert_eq!(server.run::<String>("SET n theirs NX PX 300000"), "OK");
+    // Its answer names the holder, so its process does not ask at the end of the time.
+    let newcomer = queued(&server, lock(&locks)).await;
+    let until = || server.pttl("{n}%share");
+    eventually(|| until() < 3000).await;
+    let _: u64 = server.run("DEL n");
+    let guard = served(waiter).await;
+    assert!(until() < 3000, "clients that poll wait for {} ms", until());
     guard.release().await.unwrap();
+    served(newcomer).await.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -199,6 +308,97 @@ async fn a_process_does_not_keep_the_lock_for_itself() {
     holder.release().await.unwrap();
     assert!(is_free(&server), "it was handed over inside the process");
     served(waiter).await.release().await.unwrap();
+}
+
+/// Adds a user whose process a test ends: nothing of it reaches a server that has deleted it.
+fn with_mortal(options: RedisOptions) -> RedisOptions {
+    options.setting("user", "mortal").and("on").and(">secret").and("+@all").and("~*").and("&*")
+}
+
+/// A waiter whose entry is in the queue on that server.
+async fn queued_on(
+    home: &test_servers::Redis,
+    locks: &Locker,
+    name: &str,
+) -> JoinHandle<Result<LockGuard, Error>> {
+    let waiting = || home.command(&["ZCARD", &format!("{{{name}}}%queue")]).text();
+    let (before, lock) = (waiting(), locks.lock(name).unwrap().ttl(LONG));
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    eventually(|| waiting() > before).await;
+    waiter
+}
+
+/// Checks that the lock on the server `home` is left to a foreign client, then serves the first of
+/// ours, and then the one behind a process that has died.
+async fn check_share(url: &str, home: &test_servers::Redis, name: &str) {
+    let connect = async |user: &str| {
+        let url = url.replace("://", &format!("://{user}"));
+        Locker::new(Redis::connect(format!("{url}?polling_share=2s")).await.unwrap())
+    };
+    let (locks, others) = (connect("").await, connect("").await);
+    let mortal = connect("mortal:secret@").await;
+    let run = |words: &[&str]| home.command(words).text();
+    let share = format!("{{{name}}}%share");
+    let is_left = || run(&["PTTL", &share]).parse::<i64>().unwrap() > 9 * SHARE.as_millis() as i64;
+    let holder = locks.lock(name).unwrap().ttl(LONG).acquire().await.unwrap();
+    let first = queued_on(home, &others, name).await;
+    let second = queued_on(home, &mortal, name).await;
+    let third = queued_on(home, &locks, name).await;
+    holder.release().await.unwrap();
+    assert!(is_left(), "the machine was too slow for this test");
+    assert_eq!(run(&["SET", name, "theirs", "NX", "PX", "300000"]), "OK");
+    eventually(|| !is_left()).await;
+    assert!([&first, &second, &third].iter().all(|waiter| !waiter.is_finished()));
+    run(&["DEL", name]);
+    let first = served(first).await;
+    run(&["DEL", &share]);
+    first.release().await.unwrap();
+    run(&["ACL", "DELUSER", "mortal"]);
+    assert_eq!(run(&["EXISTS", name]), "0");
+    assert!(is_left(), "the machine was too slow for this test");
+    served(third).await.release().await.unwrap();
+    second.abort();
+}
+
+#[tokio::test]
+async fn a_cluster_leaves_a_lock_to_clients_that_poll() {
+    let options = with_mortal(crate::cluster::options());
+    let starting = tokio::task::spawn_blocking(move || RedisCluster::start(&options, 3, 0));
+    let cluster = starting.await.unwrap();
+    check_share(&cluster.url(), cluster.member(1), &name_at(&cluster, 1)).await;
+}
+
+#[tokio::test]
+async fn a_primary_behind_sentinels_leaves_a_lock_to_clients_that_poll() {
+    let options = with_mortal(RedisOptions::new());
+    let starting = tokio::task::spawn_blocking(move || SentinelGroup::start(options));
+    let group = starting.await.unwrap();
+    check_share(&group.url(), group.server(0), "n").await;
+}
+
+#[tokio::test]
+async fn a_failover_ends_no_share_and_keeps_the_order() {
+    let starting = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
+    let group = std::sync::Arc::new(starting.await.unwrap());
+    let url = format!("{}?polling_share=10s", group.url());
+    let connect = async || Locker::new(Redis::connect(&*url).await.unwrap());
+    let (locks, others) = (connect().await, connect().await);
+    let of = |number: usize, words: &[&str]| group.server(number).command(words).text();
+    let holder = lock(&locks).acquire().await.unwrap();
+    let first = queued_on(group.server(0), &others, "n").await;
+    let second = queued_on(group.server(0), &locks, "n").await;
+    holder.release().await.unwrap();
+    eventually(|| of(1, &["EXISTS", "n"]) == "0" && of(1, &["EXISTS", "{n}%share"]) == "1").await;
+    group.server(0).kill();
+    let naming = std::sync::Arc::clone(&group);
+    tokio::task::spawn_blocking(move || naming.wait_until_named(1)).await.unwrap();
+    assert_eq!(of(1, &["EXISTS", "n"]), "0", "a claim of ours has taken the lock");
+    let left = of(1, &["PTTL", "{n}%share"]).parse::<i64>().unwrap();
+    assert!(left > 91_000, "the machine was too slow for this test");
+    let first = tokio::time::timeout(SOON, first).await.expect("it is served").unwrap().unwrap();
+    assert!(!second.is_finished(), "the second one was served before");
+    first.release().await.unwrap();
+    served(second).await.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

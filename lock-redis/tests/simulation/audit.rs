@@ -15,10 +15,15 @@ pub(crate) struct Audit {
     silent: BTreeMap<Bytes, Option<Sent>>,
     /// Released owners, and until when their attempts are to be refused.
     gone: BTreeMap<Bytes, u64>,
+    /// Since when a release has left a lock free, and from when on one may do so again.
+    shares: BTreeMap<Bytes, (Option<u64>, u64)>,
 }
 
 /// In µs: so long after a release an attempt may still arrive.
 const REMEMBERED: u64 = 60_000_000;
+
+/// In µs: a poll that is later than that is not made up for.
+const LONGEST_DELAY: u64 = 1_000_000;
 
 #[derive(Clone, Debug)]
 struct Sent {
@@ -48,6 +53,7 @@ struct OfLock {
     lock: Bytes,
     queue: Bytes,
     places: Bytes,
+    share: Bytes,
     /// The lock that it held, and for how many ms more.
     held: Option<(Bytes, Option<u64>)>,
     /// The queued owners whose processes are there.
@@ -62,6 +68,7 @@ impl<'a> Asked<'a> {
             lock: lock.clone(),
             queue: queue.clone(),
             places: places.clone(),
+            share: [b"{", &lock[..], b"}%share"].concat(),
             held: data.text(lock).map(|value| (value.to_vec(), data.lasts_for(lock))),
             waiting: waiting(data, queue, places),
             owners: owners(data, lock, queue),
@@ -100,6 +107,7 @@ impl Audit {
         for of in &it.locks {
             wrong.extend(is_prolonged(keys, of, it.args));
             wrong.extend(self.is_back(keys, of));
+            wrong.extend(self.shares_too_much(keys, of));
             let owner = keys.text(&of.lock).map(|value| value.get(..32).unwrap_or_default());
             let is_left = |(_, member): &&(f64, Bytes)| Some(member) == it.leaves;
             wrong.extend(
@@ -112,6 +120,7 @@ impl Audit {
             wrong.extend(match owner {
                 None if of.held.is_some() => waiting(keys, &of.queue, &of.places)
                     .first()
+                    .filter(|next| !is_shared(keys, of, next, sent))
                     .map(|member| format!("the lock was let go, and {} not served", shown(member))),
                 Some(owner) if owner.len() == 32 => line
                     .find(|member| member.starts_with(owner))
@@ -134,6 +143,33 @@ impl Audit {
         let mut owners = owners(keys, &of.lock, &of.queue).into_iter();
         let back = owners.find(|owner| is_gone(owner) && !of.owners.contains(owner))?;
         Some(format!("{} was let go, and is back", shown(&back)))
+    }
+
+    /// Returns the violation if releases leave the lock free, while claims wait, for more than a
+    /// tenth of the time. It counts until a claim has the lock, up to the longest delay that is
+    /// made up for. No time counts if a foreign client has taken the lock meanwhile.
+    fn shares_too_much(&mut self, keys: &Keyspace, of: &OfLock) -> Option<String> {
+        const ROUNDING: u64 = 20_000;
+        let (since, again) = self.shares.entry(of.lock.clone()).or_default();
+        let is_free = keys.text(&of.lock).is_none();
+        let is_wanted = is_free && !waiting(keys, &of.queue, &of.places).is_empty();
+        match (&of.held, is_wanted) {
+            (Some(_), true) => {
+                *since = Some(keys.now);
+                return (keys.now + ROUNDING < *again)
+                    .then(|| format!("{} was left free again too early", shown(&of.lock)));
+            }
+            (None, true) => {}
+            (held, false) => {
+                let free = since.take().map(|from| (from, keys.now.saturating_sub(from)));
+                // After nine times the share nothing is known of it any more.
+                let is_known = held.is_none() && !is_free && keys.text(&of.share).is_some();
+                if let Some((from, free)) = free.filter(|_| is_known) {
+                    *again = from + 10 * free.min(LONGEST_DELAY);
+                }
+            }
+        }
+        None
     }
 
     /// Returns the violation in a message that grants one of these locks.
@@ -186,6 +222,17 @@ impl Sent {
             arg.starts_with(owner) || arg.starts_with(channel) || channel_of(arg) == channel
         })
     }
+}
+
+/// Returns true if the lock is left to clients that poll, and the next process is going to ask.
+fn is_shared(keys: &Keyspace, of: &OfLock, next: &[u8], sent: &[Message]) -> bool {
+    let share =
+        keys.text(&of.share).and_then(|share| std::str::from_utf8(share).ok()?.parse().ok());
+    let left = |share: u64| keys.lasts_for(&of.share)?.checked_sub(9 * share);
+    let is_left =
+        share.is_some_and(|share| left(share).is_some_and(|left| left > 0 && left <= share));
+    let is_next = |it: &Message| it.heard > 0 && split(&it.channel).0 == channel_of(next);
+    is_left && sent.iter().any(|it| is_next(it) && it.text.starts_with(b"next "))
 }
 
 /// Returns the violation if a claim has lost its entry without leaving the queue, and its process

@@ -24,6 +24,8 @@ pub(crate) struct OnStandIn {
     drawn: Mutex<Drawn>,
     /// The faults that always happen.
     always: Vec<Hazard>,
+    /// How long a release leaves the lock free for clients that poll.
+    share: Option<Duration>,
     /// A client outside of the run.
     stranger: OnceCell<Arc<dyn Backend>>,
 }
@@ -139,7 +141,10 @@ const FOUND_AGAIN: Duration = Duration::from_millis(1250);
 impl OnStandIn {
     pub(crate) fn new(seed: u64) -> Self {
         let (world, drawn) = (World::new(seed), Mutex::default());
-        Self { world, drawn, always: Vec::new(), stranger: OnceCell::new() }
+        // In half of the runs, on each kind of server.
+        let share =
+            (seed % 4 > 1).then(|| Duration::from_millis([10, 100, 400][seed as usize % 3]));
+        Self { world, drawn, always: Vec::new(), share, stranger: OnceCell::new() }
     }
 
     /// One on which other libraries lock as well.
@@ -150,7 +155,10 @@ impl OnStandIn {
 
     async fn connect(&self, process: usize) -> Arc<dyn Backend> {
         let config = Config::new("redis://stand-in").expect("a good URL");
-        let config = config.connector(self.world.network_of(process));
+        let mut config = config.connector(self.world.network_of(process));
+        if let Some(share) = self.share {
+            config = config.polling_share(share).expect("a good share");
+        }
         Arc::new(Redis::connect(config).await.expect("nothing is broken yet"))
     }
 
@@ -372,7 +380,8 @@ impl Site for OnStandIn {
         }
         let is_calm = hazards.is_empty();
         let kills = !is_calm && rng.u8(..4) == 0;
-        let what = format!("{hazards:?}, messages take up to {slow:?}");
+        let share = self.share.unwrap_or_default();
+        let what = format!("{hazards:?}, messages take up to {slow:?}, {share:?} for others");
         let breaks = hazards.iter().filter_map(|(hazard, _)| hazard.breaks()).collect();
         let mut drawn = self.drawn();
         (drawn.hazards, drawn.slow, drawn.workload) = (hazards, slow, Some(workload.clone()));
@@ -381,7 +390,7 @@ impl Site for OnStandIn {
             rounds: 20..=80,
             what,
             is_calm,
-            slow: slow * 8,
+            slow: slow * 8 + share,
             // One claim lease for each process: it is passed over then.
             silence: workload.ttl.min(Duration::from_secs(3)) * workload.processes as u32,
             drain: Duration::from_secs(10),
