@@ -369,9 +369,11 @@ pub(super) async fn an_undelivered_release_is_finished_later(ctx: Arc<Ctx>) -> V
 
 pub(super) async fn an_undelivered_release_bounds_the_rest(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.proxied_locker().await?;
-    // The lock's permanent state exists already.
-    ensure!(ctx.is_free(&name("n")).await?, "a lock that nobody has taken is not free");
-    let to_server = Duration::from_millis(250);
+    // The locks' permanent state exists already.
+    for lock in ["n", "probe"] {
+        ensure!(ctx.is_free(&name(lock)).await?, "a lock that nobody has taken is not free");
+    }
+    let to_server = longest_delay_within_a_call(&ctx, &locks, "probe").await?;
     ctx.network().set(Fault::Delay { to_server, to_client: Duration::ZERO });
     // A renewal without an answer would prolong the bound.
     let lock = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off());
@@ -380,6 +382,30 @@ pub(super) async fn an_undelivered_release_bounds_the_rest(ctx: Arc<Ctx>) -> Ver
     ctx.network().set(Fault::BlackHole);
     let ended = guard.release().await;
     is_held_within_the_bound(&ctx, ended, next).await
+}
+
+/// Returns a delay of each request with which an acquisition by `locks` is under way for most of
+/// the bound of a call, however many round trips it makes: 250 ms at most.
+async fn longest_delay_within_a_call(
+    ctx: &Ctx,
+    locks: &Locker,
+    lock: &str,
+) -> Result<Duration, Violation> {
+    const LONGEST: Duration = Duration::from_millis(250);
+    const PROBE: Duration = Duration::from_millis(50);
+
+    let lock = locks.lock(lock)?.ttl(ctx.ttl());
+    ctx.network().set(Fault::Delay { to_server: PROBE, to_client: Duration::ZERO });
+    let began = Moment::now();
+    let guard = lock.acquire().await?;
+    let took = Moment::now().saturating_since(began);
+    guard.release().await?;
+    ctx.network().heal();
+    // A stall of a loaded machine looks like a round trip, and shortens the delay.
+    let round_trips = u32::try_from(took.as_millis() / PROBE.as_millis()).unwrap_or(u32::MAX);
+    // The rest is left to a loaded machine.
+    let under_way = ctx.timeout() * 3 / 4;
+    Ok((under_way / round_trips.max(1)).min(LONGEST))
 }
 
 /// Starts a task of `locks` that waits for a held lock, and has requested it.

@@ -169,11 +169,33 @@ func (l *rueidislockLibrary) locker(ttl time.Duration) (rueidislock.Locker, erro
 }
 
 func (l *rueidislockLibrary) acquire(name string, ttl time.Duration) (held, error) {
+	return l.acquireWith(background, name, ttl)
+}
+
+// Its waiters may wait for ever for a free lock. The goroutine of a failed attempt takes the name's gate away if it
+// runs before `try` has counted the failure, and no notification reaches the waiter any more.
+func (l *rueidislockLibrary) acquireUntil(name string, ttl time.Duration, end time.Time) (held, error) {
+	// A deadline would end the lease, too.
+	waiting, stop := context.WithCancel(background)
+	timer := time.AfterFunc(time.Until(end), stop)
+	one, err := l.acquireWith(waiting, name, ttl)
+	if timer.Stop() {
+		return one, err
+	}
+	if err == nil {
+		err = one.release()
+	} else if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	return nil, err
+}
+
+func (l *rueidislockLibrary) acquireWith(waiting context.Context, name string, ttl time.Duration) (held, error) {
 	locker, err := l.locker(ttl)
 	if err != nil {
 		return nil, err
 	}
-	holding, cancel, err := locker.WithContext(background, name)
+	holding, cancel, err := locker.WithContext(waiting, name)
 	return rueidislockHeld{holding, cancel}, err
 }
 

@@ -10,5 +10,5 @@ mod promises;
 mod seen;
 
 pub use clients::{CLIENTS, Client, Debian, Extent, Program, Renewal, Servers};
-pub use promises::{PROMISES, Promise};
+pub use promises::{PROMISES, Promise, STOPPED_WAITERS};
 pub use seen::{Record, Seen, Side};

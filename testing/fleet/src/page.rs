@@ -236,7 +236,7 @@ fn promises(page: &mut String, record: &Record) {
     for promise in PROMISES {
         let seen = record.of(promise.client).find(|seen| seen.check == promise.check);
         let Some(seen) = seen else { continue };
-        let part = part(promise.client, promise.check);
+        let part = part(promise.client, promise.seen_by());
         let promised = format!("{} ({})", promise.promise, promise.source);
         line(page, &[promise.client, &promised, promise.events, &seen.seen, &part]);
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lock_bench_worker::clock::{MICRO, MILLI};
-use lock_fleet::{Extent, Side};
+use lock_fleet::{Extent, PROMISES, STOPPED_WAITERS, Side};
 use serde_json::Value;
 
 use crate::scene::{Checked, SOON, Scene, Worker};
@@ -24,24 +24,52 @@ const SHORT_LEASE: u64 = 4_000;
 /// The seconds of a run, unless `FLEET_SECONDS` says otherwise.
 const SECONDS: u64 = 3;
 
-/// No update is lost, no two holds overlap, and the grants of each side.
+/// Divides an observation from the one of the client's waiters that stopped.
+const STOPPED: &str = "; waiters: ";
+
+/// No update is lost, no two holds overlap, and the grants of each side. The waiters of one client
+/// may stop: ours are served all the same.
 pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
-    let holds = run(scene, &[]).await?;
-    Ok(format!("{} : {} in {} s", holds.of(Side::Ours), holds.of(Side::Theirs), seconds()))
+    let load = run(scene, &[]).await?;
+    let (ours, theirs) = (load.of(Side::Ours), load.of(Side::Theirs));
+    let grants = format!("{ours} : {theirs} in {} s", seconds());
+    let Some(ms) = load.unserved.iter().max() else { return Ok(grants) };
+    let client = scene.client.name;
+    let is_known = PROMISES.iter().any(|it| it.client == client && it.check == STOPPED_WAITERS);
+    // A lease outlasts the time that they have waited.
+    if scene.copies("n") > 0 || !is_known {
+        return Err(format!("{grants}; a waiter of the client is not served"));
+    }
+    let (stopped, all, lasts) = (load.unserved.len(), load.workers.len() / 2, ms / 1_000);
+    Ok(format!(
+        "{grants}, {stopped} of its {all} waiters stopped{STOPPED}{stopped} of {all} still \
+         wait {lasts} s after the end, and the server has no key"
+    ))
+}
+
+/// Splits the observation of [`counts`] into the grants and the client's waiters that stopped.
+pub(crate) fn grants_and_stopped(seen: &str) -> (&str, Option<&str>) {
+    match seen.split_once(STOPPED) {
+        Some((grants, stopped)) => (grants, Some(stopped)),
+        None => (seen, None),
+    }
 }
 
 /// The same, while ours leave the lock free now and then, and the waits of the client.
 pub(crate) async fn counts_with_a_share(scene: &Scene, _: Side) -> Checked {
     let share = format!("polling_share={}", scene.client.share);
-    let holds = run(scene, &[&share]).await?;
-    let mut waits = holds.waits_of(Side::Theirs);
+    let load = run(scene, &[&share]).await?;
+    if !load.unserved.is_empty() {
+        return Err("a waiter of the client is not served".into());
+    }
+    let mut waits = load.waits_of(Side::Theirs);
     waits.sort_unstable();
     let Some(longest) = waits.last() else { return Err("the client was never served".into()) };
     let of_hundred = |part: usize| waits[(waits.len() - 1) * part / 100] / MILLI;
     Ok(format!(
         "{} : {} in {} s; {} ms, {} ms, {} ms",
-        holds.of(Side::Ours),
-        holds.of(Side::Theirs),
+        load.of(Side::Ours),
+        load.of(Side::Theirs),
         seconds(),
         of_hundred(50),
         of_hundred(99),
@@ -54,19 +82,26 @@ fn seconds() -> u64 {
     seconds.unwrap_or(SECONDS)
 }
 
-/// The grants of each worker.
-struct Holds(Vec<(Side, Vec<Grant>)>);
+/// The course of a run.
+struct Load {
+    /// The grants of each worker.
+    workers: Vec<(Side, Vec<Grant>)>,
+    /// How long after the end the client's waiters have waited that were not served, in
+    /// milliseconds.
+    unserved: Vec<u64>,
+}
 
-impl Holds {
+impl Load {
     /// Returns the number of grants of a side.
     fn of(&self, side: Side) -> usize {
-        self.0.iter().filter(|(of, _)| *of == side).map(|(_, grants)| grants.len()).sum()
+        self.workers.iter().filter(|(of, _)| *of == side).map(|(_, grants)| grants.len()).sum()
     }
 
     /// Returns the waits of a side, from each request to its grant or to the end of the run.
     fn waits_of(&self, side: Side) -> Vec<u64> {
-        let of_side = || self.0.iter().filter(|(of, _)| *of == side).map(|(_, grants)| grants);
-        let all = || self.0.iter().flat_map(|(_, grants)| grants);
+        let of_side =
+            || self.workers.iter().filter(|(of, _)| *of == side).map(|(_, grants)| grants);
+        let all = || self.workers.iter().flat_map(|(_, grants)| grants);
         let (Some(start), Some(end)) = (all().map(|it| it.0).min(), all().map(|it| it.1).max())
         else {
             return Vec::new();
@@ -82,7 +117,7 @@ impl Holds {
 }
 
 /// Runs two workers of each side, with these options of ours.
-async fn run(scene: &Scene, options: &[&str]) -> Result<Holds, String> {
+async fn run(scene: &Scene, options: &[&str]) -> Result<Load, String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let counter = directory.path().join("counter");
     std::fs::write(&counter, "0").map_err(|error| error.to_string())?;
@@ -100,9 +135,11 @@ async fn run(scene: &Scene, options: &[&str]) -> Result<Holds, String> {
     let ms = seconds() * 1_000;
     let command = format!("count n {ms} {HOLD_US} {PAUSE_US} {}", counter.display());
     workers.iter_mut().for_each(|(_, worker)| worker.peer.tell(&command));
-    let mut of_workers = Vec::new();
+    let (mut of_workers, mut unserved) = (Vec::new(), Vec::new());
     for (side, worker) in &mut workers {
-        of_workers.push((*side, grants(worker, Duration::from_secs(seconds())).await?));
+        let (grants, waited) = grants(worker, Duration::from_secs(seconds())).await?;
+        of_workers.push((*side, grants));
+        unserved.extend(waited);
     }
     let mut holds: Vec<_> = of_workers.iter().flat_map(|(_, grants)| grants.clone()).collect();
     holds.sort_unstable();
@@ -117,17 +154,18 @@ async fn run(scene: &Scene, options: &[&str]) -> Result<Holds, String> {
     if !tokens.is_sorted_by(|one, next| one < next) {
         return Err("a token of ours is not higher than the one before".into());
     }
-    let holds = Holds(of_workers);
-    if holds.of(Side::Ours) == 0 {
-        return Err("ours was never served".into());
+    let load = Load { workers: of_workers, unserved };
+    if load.workers.iter().any(|(side, grants)| *side == Side::Ours && grants.is_empty()) {
+        return Err("one of ours was never served".into());
     }
-    Ok(holds)
+    Ok(load)
 }
 
 /// The time of an acquisition and of the call of its release, and the token if there is one.
 type Grant = (u64, u64, Option<u64>);
 
-async fn grants(worker: &mut Worker, lasts: Duration) -> Result<Vec<Grant>, String> {
+/// Returns the grants of a worker, and how long a waiter waited in vain that its library abandoned.
+async fn grants(worker: &mut Worker, lasts: Duration) -> Result<(Vec<Grant>, Option<u64>), String> {
     let line = worker.peer.answer_within(lasts + 2 * SOON).await;
     let answer = worker.parse(&line)?;
     let answer = worker.succeeded("count", answer)?;
@@ -136,5 +174,6 @@ async fn grants(worker: &mut Worker, lasts: Duration) -> Result<Vec<Grant>, Stri
         Some((grant[0].as_u64()?, grant[1].as_u64()?, token))
     };
     let grants = answer["grants"].as_array().map(|grants| grants.iter().map(grant).collect());
-    grants.flatten().ok_or_else(|| "it has no list of grants".to_owned())
+    let grants = grants.flatten().ok_or_else(|| "it has no list of grants".to_owned())?;
+    Ok((grants, answer["unserved_ms"].as_u64()))
 }

@@ -14,7 +14,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Trial};
-use lock_fleet::{CLIENTS, Client, PROMISES, Promise, Record, Renewal, Seen, Side};
+use lock_fleet::{
+    CLIENTS, Client, PROMISES, Promise, Record, Renewal, STOPPED_WAITERS, Seen, Side,
+};
 
 use checks::{CHECKS, CheckOf};
 use scene::Scene;
@@ -100,11 +102,17 @@ fn trials_of(client: &'static Client, version: &str, results: &Results) -> Vec<T
             let scene = Scene::start(client, &target(), client.prefix);
             let seen = scene.run(check.run, holder)?;
             println!("{name}: {seen}");
-            results.add(client, Some(&version), check.name, Some(holder), seen);
+            let (seen, stopped) = load::grants_and_stopped(&seen);
+            results.add(client, Some(&version), check.name, Some(holder), seen.to_owned());
+            // Seen once, it stays known of that version: it does not happen in each run.
+            if let Some(stopped) = stopped {
+                results.add(client, Some(&version), STOPPED_WAITERS, None, stopped.to_owned());
+            }
             Ok(())
         })
     });
-    let promises = PROMISES.iter().filter(|promise| promise.client == client.name);
+    let has_trial = |it: &&Promise| it.client == client.name && it.check == it.seen_by();
+    let promises = PROMISES.iter().filter(has_trial);
     checks.chain(promises.map(|promise| trial_of(client, promise, version, results))).collect()
 }
 
