@@ -137,8 +137,8 @@ local function queue_functions()
     end
 
     -- Notifies the process of the queue's head that the lock stays free for so many ms, so that it
-    -- checks then. The lock has no lease whose end others wait for, so some of them check as well:
-    -- those of the next entries, because a process without an entry ignores the message.
+    -- checks then. The lock has no lease whose end others wait for, so the processes of the next
+    -- entries check as well. One without an entry would ignore the message.
     local function notify_first(lock, queue, processes, ms)
         local now = clock()
         notify_next(lock, queue, processes, 1, nil, nil, ms, now)

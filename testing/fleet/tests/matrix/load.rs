@@ -24,11 +24,11 @@ const SHORT_LEASE: u64 = 4_000;
 /// The seconds of a run, unless `FLEET_SECONDS` says otherwise.
 const SECONDS: u64 = 3;
 
-/// Divides an observation from the one of the client's waiters that stopped.
+/// Precedes the waiters of the client that stopped, in an observation.
 const STOPPED: &str = "; waiters: ";
 
-/// No update is lost, no two holds overlap, and the grants of each side. The waiters of one client
-/// may stop: ours are served all the same.
+/// Checks that no update is lost and that no two holds overlap. Returns the grants of each side.
+/// Ours are served even if waiters of the client stop.
 pub(crate) async fn counts(scene: &Scene, _: Side) -> Checked {
     let load = run(scene, &[]).await?;
     let (ours, theirs) = (load.of(Side::Ours), load.of(Side::Theirs));
@@ -164,7 +164,8 @@ async fn run(scene: &Scene, options: &[&str]) -> Result<Load, String> {
 /// The time of an acquisition and of the call of its release, and the token if there is one.
 type Grant = (u64, u64, Option<u64>);
 
-/// Returns the grants of a worker, and how long a waiter waited in vain that its library abandoned.
+/// Returns the grants of a worker, and for how long a waiter waited after the run, if it was not
+/// served.
 async fn grants(worker: &mut Worker, lasts: Duration) -> Result<(Vec<Grant>, Option<u64>), String> {
     let line = worker.peer.answer_within(lasts + 2 * SOON).await;
     let answer = worker.parse(&line)?;
