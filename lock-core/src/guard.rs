@@ -420,11 +420,16 @@ async fn ask(
     if hold.loss().is_some() {
         return Err(hold.loss_error(doing));
     }
+    // No renewal by the policy is sent meanwhile: there must be time for one afterwards.
+    let limit = match hold.policy.renewal.is_off() {
+        true => engine.settings.timeout,
+        false => renewer::limit(engine, claim_states),
+    };
     let answers = tokio::select! {
         biased;
         // Lost meanwhile, perhaps with its runtime: no answer counts any more.
         _ = hold.ended.wait() => Vec::new(),
-        answers = renewer::renew(engine, claim_states, Some(ttl), engine.settings.timeout) => answers,
+        answers = renewer::renew(engine, claim_states, Some(ttl), limit) => answers,
     };
     let Some(answer) = answers.into_iter().next() else {
         return Err(hold.loss_error(doing));

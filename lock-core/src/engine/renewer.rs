@@ -253,7 +253,7 @@ fn apply(claim_state: &mut RenewingClaim, answer: Result<Renewal, Fault>) {
 /// Returns the timeout of a call: long enough for a slow backend, short enough to try again before
 /// the earliest deadline. It has a floor, or a slower backend would never be heard as the deadline
 /// comes nearer.
-fn limit(engine: &Engine, claim_states: &[RenewingClaim]) -> Duration {
+pub(crate) fn limit(engine: &Engine, claim_states: &[RenewingClaim]) -> Duration {
     let holds = || claim_states.iter().map(|claim_state| &claim_state.hold);
     let left = holds().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
     let slow = holds().map(|hold| hold.interval()).min().unwrap_or_default() / 2;

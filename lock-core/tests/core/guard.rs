@@ -25,6 +25,25 @@ async fn a_lock_is_renewed_for_as_long_as_its_guard_lives() {
     assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some());
 }
 
+/// The timeout of a call is longer than the lease, and the renewals that follow are answered.
+#[tokio::test(start_paused = true)]
+async fn a_verification_that_is_not_answered_loses_no_lock() {
+    for verifies in [false, true] {
+        let hung = AtomicBool::new(false);
+        let backend = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+            Verb::Renew if !hung.swap(true, Ordering::SeqCst) => Injection::Hang,
+            _ => Injection::None,
+        });
+        let locks = Locker::builder(backend).timeout(secs(5)).build();
+        let guard = locks.lock("n").unwrap().ttl(secs(3)).acquire().await.unwrap();
+        if verifies {
+            guard.verify().await.unwrap_err();
+        }
+        sleep(secs(10)).await;
+        assert!(guard.is_held(), "verifies: {verifies}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_renewal_the_lock_ends_with_its_lease_less_the_margin() {
     let locks = Locker::new(Memory::new());

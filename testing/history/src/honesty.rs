@@ -74,13 +74,10 @@ fn not_held_has_a_reason(
     let earliest_give_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
     // The lock may have been removed before it was handed over inside the process.
     let broken = history.broken(&lock.name, acquire.asked, at).next().is_some();
-    // A client whose link fails gives up its session, and its locks with it.
-    let mut felt = history.felt(&lock.name, acquire.process, acquire.asked, at);
-    let ended_with_session = history.header.moves_back && felt.next().is_some();
     if let_go
         || earliest_give_up
         || broken
-        || ended_with_session
+        || ended_with_session(history, lock, acquire, at)
         || earliest_expiry(history, lock, grant) <= Time::last(at.t)
     {
         return;
@@ -94,6 +91,39 @@ fn not_held_has_a_reason(
             at.t
         )
     });
+}
+
+/// Returns whether the session of a hold may have ended by `at`, and its locks with it. A client
+/// whose link fails gives it up, and then no lock of the session is confirmed any more.
+fn ended_with_session(h: &History, lock: &LockHistory, acquire: &Operation, at: Time) -> bool {
+    let felt = h.felt(&lock.name, acquire.process, acquire.asked, at);
+    let felt: Vec<_> = felt.filter(|fault| !fault.starves()).collect();
+    let has_effects = felt.iter().any(|fault| fault.until.plus(h.header.drain) >= at);
+    let Some(first) = felt.iter().map(|fault| fault.from).min() else { return false };
+    h.header.moves_back && has_effects && !lives_on(h, acquire, first.max(acquire.asked), at)
+}
+
+/// Returns whether a lock that the client of `acquire` had by `from` was confirmed to it after
+/// `at`: a client has one session at a time. Without a deadline, the call was of another program.
+fn lives_on(h: &History, acquire: &Operation, from: Time, at: Time) -> bool {
+    let is_confirmed = |call: &Operation| {
+        // A hand-over inside a process is no release on the server.
+        let is_by_guard = match call.op {
+            Op::Release => call.guarded && !h.header.passes_on,
+            _ => call.op == Op::Renew && call.valid_until.is_some(),
+        };
+        is_by_guard && call.outcome == Outcome::Ok && call.invoke > at
+    };
+    h.locks.iter().any(|lock| {
+        let mut held = lock.grants.iter().filter(|grant| {
+            let other = lock.acquire_of(grant);
+            other.ret <= from && h.are_together(other, acquire)
+        });
+        held.any(|grant| {
+            let calls = grant.asked.iter().chain(&grant.releases);
+            calls.map(|&index| &lock.calls[index]).any(is_confirmed)
+        })
+    })
 }
 
 /// Checks that no renewal is confirmed after a higher token was granted. Its holder has taken the

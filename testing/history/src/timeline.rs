@@ -818,7 +818,8 @@ impl Builder {
         let (line, moves_back) = (self.line, self.moves_back());
         let grant = &mut self.locks[lock].grants[grant];
         if moves_back && grant.lost.is_none() && r.valid_until.is_some() {
-            grant.valid_until = r.valid_until;
+            // No deadline moves back behind a moment at which the holder was told that it holds.
+            grant.valid_until = r.valid_until.max(Some(grant.known_held.t));
         }
         grant.lost.get_or_insert((at, why, line));
         Ok(())

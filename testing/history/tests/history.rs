@@ -1665,6 +1665,76 @@ fn a_session_that_is_given_up_ends_its_locks_where_that_is_said() {
     }
 }
 
+/// Checks that a deadline that moves back excuses no second holder beside one that was told since
+/// that it holds the lock.
+#[test]
+fn a_deadline_moves_back_behind_no_answer() {
+    let call = written;
+    let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
+    let judge = |checked: u64| {
+        let lines = [
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", &held(1, 2900)),
+            call(30, "invoke", "p2/b", "acquire", ""),
+            call(checked, "invoke", "p1/a", "check", ""),
+            call(checked, "ok", "p1/a", "check", r#","valid_until":2900"#),
+            call(950, "ok", "p2/b", "acquire", &held(2, 3900)),
+            call(1050, "event", "p1/a", "lost", r#","err":"expired","valid_until":900"#),
+        ];
+        let mut lines = lines.to_vec();
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        hand_written(r#","moves_back":true"#, &lines).unwrap()
+    };
+    let report = judge(800);
+    assert!(report.is_legal(), "{report}");
+    let report = judge(1000);
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+}
+
+/// Checks that a session that ends takes all its locks with it, soon after the fault.
+#[test]
+fn a_session_that_lives_on_ends_no_lock() {
+    let held = r#","fence":256,"valid_until":90000"#;
+    let judge = |what: &str, heals: u64, other: &str, confirmed: &[String]| {
+        let fault = format!(r#"{{"kind":"fault","t":120,"id":1,"what":"{what}","proc":"p1"}}"#);
+        let of_m = |line: String| line.replace(r#""lock":"l""#, r#""lock":"m""#);
+        let mut lines = vec![
+            written(100, "invoke", "p1/a", "acquire", ""),
+            written(101, "ok", "p1/a", "acquire", held),
+            of_m(written(102, "invoke", other, "acquire", "")),
+            of_m(written(103, "ok", other, "acquire", held)),
+            fault,
+            format!(r#"{{"kind":"heal","t":{heals},"id":1}}"#),
+            written(60_000, "event", "p1/a", "lost", r#","err":"not_held""#),
+        ];
+        lines.extend(confirmed.iter().cloned().map(of_m));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let fields = r#","moves_back":true,"lease":90000"#;
+        let report = hand_written(fields, &lines).unwrap();
+        !report.broken.contains_key(&Rule::K7)
+    };
+    let released = |process: &str, guarded: &str| {
+        [
+            written(60_100, "invoke", process, "release", guarded),
+            written(60_101, "ok", process, "release", ""),
+        ]
+    };
+    let guarded = r#","valid_until":90000"#;
+    assert!(judge("delay", 55_000, "p1/b", &[]));
+    assert!(!judge("delay", 55_000, "p1/b", &released("p1/b", guarded)), "it lives on");
+    let verified = [
+        written(60_100, "invoke", "p1/b", "renew", ""),
+        written(60_101, "ok", "p1/b", "renew", guarded),
+    ];
+    assert!(!judge("delay", 55_000, "p1/b", &verified), "it lives on");
+    // The session of another client, or of a program that this one runs.
+    assert!(judge("delay", 55_000, "p2/b", &released("p2/b", guarded)));
+    assert!(judge("delay", 55_000, "p1/b", &released("p1/b", "")));
+    assert!(!judge("delay", 30_000, "p1/b", &[]), "the fault has no more effects");
+    assert!(!judge("starve", 55_000, "p1/b", &[]), "the session is kept meanwhile");
+}
+
 /// Checks that a session with a shorter timeout shortens its leases.
 #[test]
 fn a_deadline_that_moves_back_ends_the_claim_where_that_is_said() {

@@ -33,7 +33,7 @@ const CORRUPTIONS: &[(&str, Corruption, &[Rule], &[&str])] = &[
     ("a token twice", token_twice, &[Rule::K4], &[]),
     ("a write with a token that was never given", strange_write, &[Rule::K3], &[]),
     ("a deadline ten seconds too far", deadline_too_far, &[Rule::K1], &["file"]),
-    ("a deadline that goes back", deadline_back, &[Rule::K1], &["file"]),
+    ("a deadline that goes back", deadline_back, &[Rule::K1], &["file", "zookeeper"]),
     ("a release twice", released_twice, &[Rule::K7], &[]),
     ("a verification beside the next holder", verified_beside, &[Rule::K7], &[]),
     ("the same after a removal", verified_after_removal, &[Rule::K7], &[]),
@@ -63,7 +63,7 @@ struct Recorded {
 #[test]
 fn recorded_histories_are_legal() {
     for (name, text) in RECORDED {
-        let report = check(&History::read(text.as_bytes()).unwrap());
+        let report = check(&History::new(recorded(name, text)).unwrap());
         assert!(report.is_legal(), "{name}: {report}");
     }
 }
@@ -72,8 +72,7 @@ fn recorded_histories_are_legal() {
 fn corruptions_of_recorded_histories_are_seen_in_all_places() {
     let mut missed = Vec::new();
     for (backend, text) in RECORDED {
-        let lines = text.lines().map(|line| Line::parse(line.as_bytes()).unwrap());
-        let lines: Vec<Line> = lines.collect();
+        let lines = recorded(backend, text);
         let recorded = Recorded { holds: holds(&lines), lines };
         for (name, corruption, rules, cannot) in CORRUPTIONS {
             if cannot.contains(&backend) {
@@ -93,6 +92,16 @@ fn corruptions_of_recorded_histories_are_seen_in_all_places() {
         }
     }
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// Returns the lines of a history, with the promises that a campaign records today: the deadlines
+/// of a session may move back.
+fn recorded(backend: &str, text: &str) -> Vec<Line> {
+    let lines = text.lines().map(|line| Line::parse(line.as_bytes()).unwrap());
+    let mut lines: Vec<Line> = lines.collect();
+    let Some(Line::Header(header)) = lines.first_mut() else { panic!("a header comes first") };
+    header.moves_back = backend == "zookeeper";
+    lines
 }
 
 /// Returns the places that are judged, from all over the history.
