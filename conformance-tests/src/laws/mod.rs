@@ -295,7 +295,7 @@ static LAWS: &[Law] = &[
         "A request that was still in a socket would lock the name for a whole lease, without a holder.",
     ).if_declared(|env| env.caps.late_attempts_refused == Support::Present),
     law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(
-        "A lock with a minimum hold that is released early stays unavailable until then, also after a wait. The minimum counts from when the previous holder began to release, and is exceeded by the margin at most.",
+        "A lock with a minimum hold that is released early stays unavailable until then, also after a wait. The minimum counts from the arrival of the grant, and so not from before the release of the previous holder, and is exceeded by the margin at most.",
         "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
     ),
     law!("4.7", release::a_retried_release_reports_gone).promise(
