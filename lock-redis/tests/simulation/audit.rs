@@ -175,9 +175,10 @@ impl Audit {
     /// Returns the violation in a message that grants one of these locks.
     fn sends(&mut self, keys: &Keyspace, locks: &[OfLock], message: &Message) -> Option<String> {
         let text = String::from_utf8_lossy(&message.text).into_owned();
-        let ["grant", lock, owner, number, lease, now] = text.split(' ').collect::<Vec<_>>()[..]
-        else {
-            return None;
+        let (owner, number, lease, now, lock) = match text.split(' ').collect::<Vec<_>>()[..] {
+            ["grant", owner, number, lease, now, _, lock] => (owner, number, lease, now, lock),
+            ["grant", ..] => return Some(format!("a grant has another form: {text}")),
+            _ => return None,
         };
         let name = shown(owner.as_bytes());
         let holds = format!("{owner} {number}");
