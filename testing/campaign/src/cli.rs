@@ -42,41 +42,10 @@ enum Command {
         markdown: PathBuf,
     },
     /// Plant known bugs, and check that each is detected
-    Bugs(BugsArgs),
+    Bugs(Hunt),
     /// Run a client of a campaign
     #[command(hide = true)]
     Client { backend: String, duty: String },
-}
-
-#[derive(Args)]
-struct BugsArgs {
-    /// Bugs to plant, all by default
-    #[arg(value_name = "BUG")]
-    bugs: Vec<String>,
-    /// Detect the bugs by the campaign on this backend, in place of their own checks
-    #[arg(long = "on", value_name = "BACKEND")]
-    backend: Option<String>,
-    /// First seed
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Faults in each run
-    #[arg(long, default_value_t = Settings::default().faults)]
-    faults: u32,
-    /// Grants between two faults (with few grants, hardly a call is undisturbed)
-    #[arg(long, default_value_t = 60)]
-    grants: u64,
-    /// Seeds to try before a bug counts as not detected
-    #[arg(long, default_value_t = 5)]
-    seeds: u64,
-    /// Directory of the findings (bugs with a finding by the current verdict are left out)
-    #[arg(long, value_name = "DIR", default_value = "campaign")]
-    out: PathBuf,
-    /// Repeat current findings as well, since they are of older code
-    #[arg(long)]
-    anew: bool,
-    /// Description of the tested code for the findings, such as its commit
-    #[arg(long)]
-    code: Option<String>,
 }
 
 #[derive(Args)]
@@ -131,7 +100,9 @@ pub fn main(targets: &[BackendSpec]) -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => run(targets, &args),
         Command::Report { directory, markdown } => write_report(&directory, &markdown),
-        Command::Bugs(args) => hunt(targets, &args),
+        Command::Bugs(hunt) => {
+            bugs::hunt(&hunt, |name| choose(targets, name).map(|(target, _)| target), runtime)
+        }
         Command::Client { backend, duty } => return client(targets, &backend, &duty),
     };
     match done {
@@ -306,19 +277,6 @@ fn write_report(directory: &Path, markdown: &Path) -> io::Result<bool> {
     println!("{}", markdown.display());
     let all_seen = findings.iter().all(|finding| finding.seen.is_some());
     Ok(all_seen && outcomes.iter().all(Outcome::is_clean))
-}
-
-fn hunt(targets: &[BackendSpec], args: &BugsArgs) -> io::Result<bool> {
-    let hunt = Hunt {
-        names: args.bugs.clone(),
-        on: args.backend.clone(),
-        settings: Settings { faults: args.faults, grants: args.grants, ..Settings::default() },
-        seeds: args.seed..args.seed + args.seeds,
-        out: args.out.clone(),
-        anew: args.anew,
-        code: args.code.clone(),
-    };
-    bugs::hunt(&hunt, |name| choose(targets, name).map(|(target, _)| target), runtime)
 }
 
 #[cfg(test)]

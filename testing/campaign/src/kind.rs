@@ -3,60 +3,83 @@
 use lock_history::Assumption;
 use serde::{Deserialize, Serialize};
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "`Kind::description` has them in words")]
-pub enum Kind {
-    ClientKilled,
-    ClientStopped,
-    ClientStarved,
-    ClientClockStepped,
-    ShortLeases,
-    CallsRefused,
-    CallsRepliesLost,
-    CallsUnanswered,
-    CallsLate,
-    CallsRepliesLate,
-    CallsLandLate,
-    CallsCutOff,
-    BlackHole,
-    RequestsLost,
-    RepliesLost,
-    Reset,
-    Refused,
-    CutBeforeReply,
-    HeldAndDelivered,
-    Trickle,
-    Slices,
-    Delay,
-    AttemptCut,
-    ReleaseCut,
-    LateGrant,
-    CutFromGrant,
-    StoppedFromGrant,
-    StarvedFromGrant,
-    KilledFromGrant,
-    BrokenFromGrant,
-    ServerStopped,
-    ServerRestarted,
-    ServerEmptied,
-    ServerAged,
-    ServerClockStepped,
-    ServerFull,
-    LeaderKilled,
-    LeaderStopped,
-    LeaderReplaced,
-    FollowerCut,
-    SlotMoved,
-    TwoStopped,
-    TwoRestarted,
-    MemberStopped,
-    MemberRestarted,
-    MemberEmptied,
-    MemberCut,
-    Evicted,
-    Broken,
+/// Defines the kinds of fault with their descriptions.
+macro_rules! kinds {
+    ($($kind:ident = $description:literal,)+) => {
+        /// A kind of fault.
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Kind {
+            $(#[doc = $description] $kind,)+
+        }
+
+        impl Kind {
+            /// All kinds, in order.
+            pub const ALL: [Self; 49] = [$(Self::$kind,)+];
+
+            /// Returns a description of the fault.
+            #[must_use]
+            pub fn description(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $description,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    ClientKilled = "client killed (SIGKILL), and replaced by a new one",
+    ClientStopped = "client stopped and continued (SIGSTOP, SIGCONT; a thread: blocked)",
+    ClientStarved = "client's application blocked, its locks renewed",
+    ClientClockStepped = "client's wall clock stepped by an hour",
+    ShortLeases = "leases not renewed, and held beyond their end",
+    CallsRefused = "calls of the backend refused",
+    CallsRepliesLost = "calls applied, replies lost",
+    CallsUnanswered = "calls applied, never answered",
+    CallsLate = "calls applied late",
+    CallsRepliesLate = "calls answered late",
+    CallsLandLate = "calls abandoned by the client, applied later",
+    CallsCutOff = "all calls of a client lost",
+    BlackHole = "network: all packets lost without an error",
+    RequestsLost = "network: requests lost, replies delivered",
+    RepliesLost = "network: requests delivered, replies lost",
+    Reset = "network: connections reset",
+    Refused = "network: connections reset, new ones refused",
+    CutBeforeReply = "network: cut after the request, before the reply",
+    HeldAndDelivered = "network: a request held, delivered later",
+    Trickle = "network: a few bytes at a time",
+    Slices = "network: one byte at a time",
+    Delay = "network: high latency",
+    AttemptCut = "aimed: cut after an attempt, before its answer",
+    ReleaseCut = "aimed: cut after a release, before its answer",
+    LateGrant = "aimed: a grant delivered late, not renewed, and held to its end",
+    CutFromGrant = "aimed: client cut off from a grant on, beyond its lease",
+    StoppedFromGrant = "aimed: client stopped from a grant on, beyond its lease",
+    StarvedFromGrant = "aimed: client's application blocked from a grant on, and its lock held",
+    KilledFromGrant = "aimed: client killed right after a grant",
+    BrokenFromGrant = "aimed: a lock broken, and held until its holder is notified",
+    ServerStopped = "server stopped and continued",
+    ServerRestarted = "server killed, restarted with its data",
+    ServerEmptied = "server killed, restarted without its data",
+    ServerAged = "server killed, restarted with older data",
+    ServerClockStepped = "server's clock stepped",
+    ServerFull = "server at its memory limit",
+    LeaderKilled = "leader killed, restarted later",
+    LeaderStopped = "leader stopped and continued",
+    LeaderReplaced = "leader replaced by command (SENTINEL FAILOVER)",
+    FollowerCut = "a follower cut off from its leader only",
+    SlotMoved = "a slot moved to another server, with its keys",
+    TwoStopped = "two of three members stopped at once and continued",
+    TwoRestarted = "two of three members killed at once, restarted with their data",
+    MemberStopped = "one member of a quorum stopped and continued",
+    MemberRestarted = "one member killed, restarted with its data",
+    MemberEmptied = "one member killed, restarted without its data",
+    MemberCut = "one member cut off from all clients",
+    Evicted = "a held lock removed on the server",
+    Broken = "a held lock broken by an operator",
 }
 
 /// The part of the traffic that a fault interrupts.
@@ -82,119 +105,6 @@ pub enum FaultSupport {
 }
 
 impl Kind {
-    /// All kinds, in order.
-    pub const ALL: [Self; 49] = [
-        Self::ClientKilled,
-        Self::ClientStopped,
-        Self::ClientStarved,
-        Self::ClientClockStepped,
-        Self::ShortLeases,
-        Self::CallsRefused,
-        Self::CallsRepliesLost,
-        Self::CallsUnanswered,
-        Self::CallsLate,
-        Self::CallsRepliesLate,
-        Self::CallsLandLate,
-        Self::CallsCutOff,
-        Self::BlackHole,
-        Self::RequestsLost,
-        Self::RepliesLost,
-        Self::Reset,
-        Self::Refused,
-        Self::CutBeforeReply,
-        Self::HeldAndDelivered,
-        Self::Trickle,
-        Self::Slices,
-        Self::Delay,
-        Self::AttemptCut,
-        Self::ReleaseCut,
-        Self::LateGrant,
-        Self::CutFromGrant,
-        Self::StoppedFromGrant,
-        Self::StarvedFromGrant,
-        Self::KilledFromGrant,
-        Self::BrokenFromGrant,
-        Self::ServerStopped,
-        Self::ServerRestarted,
-        Self::ServerEmptied,
-        Self::ServerAged,
-        Self::ServerClockStepped,
-        Self::ServerFull,
-        Self::LeaderKilled,
-        Self::LeaderStopped,
-        Self::LeaderReplaced,
-        Self::FollowerCut,
-        Self::SlotMoved,
-        Self::TwoStopped,
-        Self::TwoRestarted,
-        Self::MemberStopped,
-        Self::MemberRestarted,
-        Self::MemberEmptied,
-        Self::MemberCut,
-        Self::Evicted,
-        Self::Broken,
-    ];
-
-    /// Returns a description of the fault.
-    #[must_use]
-    pub fn description(self) -> &'static str {
-        match self {
-            Self::ClientKilled => "client killed (SIGKILL), and replaced by a new one",
-            Self::ClientStopped => {
-                "client stopped and continued (SIGSTOP, SIGCONT; a thread: blocked)"
-            }
-            Self::ClientStarved => "client's application blocked, its locks renewed",
-            Self::ClientClockStepped => "client's wall clock stepped by an hour",
-            Self::ShortLeases => "leases not renewed, and held beyond their end",
-            Self::CallsRefused => "calls of the backend refused",
-            Self::CallsRepliesLost => "calls applied, replies lost",
-            Self::CallsUnanswered => "calls applied, never answered",
-            Self::CallsLate => "calls applied late",
-            Self::CallsRepliesLate => "calls answered late",
-            Self::CallsLandLate => "calls abandoned by the client, applied later",
-            Self::CallsCutOff => "all calls of a client lost",
-            Self::BlackHole => "network: all packets lost without an error",
-            Self::RequestsLost => "network: requests lost, replies delivered",
-            Self::RepliesLost => "network: requests delivered, replies lost",
-            Self::Reset => "network: connections reset",
-            Self::Refused => "network: connections reset, new ones refused",
-            Self::CutBeforeReply => "network: cut after the request, before the reply",
-            Self::HeldAndDelivered => "network: a request held, delivered later",
-            Self::Trickle => "network: a few bytes at a time",
-            Self::Slices => "network: one byte at a time",
-            Self::Delay => "network: high latency",
-            Self::AttemptCut => "aimed: cut after an attempt, before its answer",
-            Self::ReleaseCut => "aimed: cut after a release, before its answer",
-            Self::LateGrant => "aimed: a grant delivered late, not renewed, and held to its end",
-            Self::CutFromGrant => "aimed: client cut off from a grant on, beyond its lease",
-            Self::StoppedFromGrant => "aimed: client stopped from a grant on, beyond its lease",
-            Self::StarvedFromGrant => {
-                "aimed: client's application blocked from a grant on, and its lock held"
-            }
-            Self::KilledFromGrant => "aimed: client killed right after a grant",
-            Self::BrokenFromGrant => "aimed: a lock broken, and held until its holder is notified",
-            Self::ServerStopped => "server stopped and continued",
-            Self::ServerRestarted => "server killed, restarted with its data",
-            Self::ServerEmptied => "server killed, restarted without its data",
-            Self::ServerAged => "server killed, restarted with older data",
-            Self::ServerClockStepped => "server's clock stepped",
-            Self::ServerFull => "server at its memory limit",
-            Self::LeaderKilled => "leader killed, restarted later",
-            Self::LeaderStopped => "leader stopped and continued",
-            Self::LeaderReplaced => "leader replaced by command (SENTINEL FAILOVER)",
-            Self::FollowerCut => "a follower cut off from its leader only",
-            Self::SlotMoved => "a slot moved to another server, with its keys",
-            Self::TwoStopped => "two of three members stopped at once and continued",
-            Self::TwoRestarted => "two of three members killed at once, restarted with their data",
-            Self::MemberStopped => "one member of a quorum stopped and continued",
-            Self::MemberRestarted => "one member killed, restarted with its data",
-            Self::MemberEmptied => "one member killed, restarted without its data",
-            Self::MemberCut => "one member cut off from all clients",
-            Self::Evicted => "a held lock removed on the server",
-            Self::Broken => "a held lock broken by an operator",
-        }
-    }
-
     /// Returns the part of the traffic that the fault interrupts on most sites.
     #[must_use]
     pub fn scope(self) -> Scope {

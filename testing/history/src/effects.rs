@@ -5,11 +5,11 @@ use std::collections::HashSet;
 
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{History, LockHistory, Operation, Outcome};
+use super::timeline::{LockView, Operation, Outcome};
 
 /// Checks a resource. One that checks tokens accepts none after a higher one, refuses none without
 /// a reason, and counts the accepted writes. Of one that does not, lost updates are counted.
-pub(super) fn effects(history: &History, lock: &LockHistory, report: &mut Report) {
+pub(super) fn effects(lock: LockView<'_>, report: &mut Report) {
     let writes: Vec<&Operation> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
     if writes.is_empty() {
         return;
@@ -27,7 +27,7 @@ pub(super) fn effects(history: &History, lock: &LockHistory, report: &mut Report
     let shown =
         |call: &&Operation| call.op == Op::Write || (call.op == Op::Read && call.fence.is_some());
     let shown: Vec<&Operation> = lock.calls.iter().filter(shown).collect();
-    let page = ResourceEffects { history, lock, writes: &writes, shown: &shown };
+    let page = ResourceEffects { lock, writes: &writes, shown: &shown };
     page.in_time(shown.iter().copied().filter(ok).collect(), report);
     page.in_value(&mut passed, report);
     page.refusals(report);
@@ -36,8 +36,7 @@ pub(super) fn effects(history: &History, lock: &LockHistory, report: &mut Report
 }
 
 struct ResourceEffects<'a> {
-    history: &'a History,
-    lock: &'a LockHistory,
+    lock: LockView<'a>,
     writes: &'a [&'a Operation],
     /// All operations that present a token: writes, and some reads.
     shown: &'a [&'a Operation],
@@ -94,7 +93,7 @@ impl ResourceEffects<'_> {
     fn let_pass(&self, higher: &Operation, lower: &Operation, report: &mut Report) {
         let lines = [higher.lines[1], lower.lines[1]];
         report.violation(Rule::K3, &self.lock.name, &lines, || {
-            let (one, other) = (self.history.name_of(higher), self.history.name_of(lower));
+            let (one, other) = (self.lock.name_of(higher), self.lock.name_of(lower));
             let [high, low] = [higher, lower].map(|call| call.fence.unwrap_or_default());
             format!(
                 "the resource let fence {low} of {other} pass, although fence {high} of {one} had \
@@ -137,7 +136,7 @@ impl ResourceEffects<'_> {
         for call in self.shown {
             if let Some(fence) = call.fence.filter(|fence| !granted.contains(fence)) {
                 report.violation(Rule::K3, &self.lock.name, &call.lines, || {
-                    let name = self.history.name_of(call);
+                    let name = self.lock.name_of(call);
                     format!("{name} presented fence {fence}, which was never granted")
                 });
             }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
+use super::timeline::{Grant, LockHistory, LockView, Operation, Outcome, Time, Window};
 
 /// A grant as the server saw it, as far as the history shows.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub(super) struct Hold {
 
 /// Returns the grants of a lock whose order is known, in that order: by token, or else by the
 /// intervals in which they were certainly in force.
-pub(super) fn in_order(history: &History, lock: &LockHistory) -> Vec<Hold> {
-    let fenced = is_fenced(history, lock);
-    let holds = (0..lock.grants.len()).map(|grant| Hold::new(history, lock, grant));
+pub(super) fn in_order(lock: LockView<'_>) -> Vec<Hold> {
+    let fenced = is_fenced(lock);
+    let holds = (0..lock.grants.len()).map(|grant| Hold::new(lock, grant));
     // Without tokens, a grant that came back after its own deadline has no position in the order.
     let placed = |hold: &Hold| fenced || hold.lower >= lock.acquire(hold.grant).ret;
     let mut holds: Vec<Hold> = holds.filter(placed).collect();
@@ -38,16 +38,16 @@ pub(super) fn in_order(history: &History, lock: &LockHistory) -> Vec<Hold> {
     holds
 }
 
-pub(super) fn is_fenced(history: &History, lock: &LockHistory) -> bool {
+pub(super) fn is_fenced(lock: LockView<'_>) -> bool {
     let has_fence = |grant: &Grant| lock.acquire_of(grant).fence.is_some();
-    history.header.fencing != Grade::None && lock.grants.iter().all(has_fence)
+    lock.header.fencing != Grade::None && lock.grants.iter().all(has_fence)
 }
 
 impl Hold {
-    fn new(history: &History, lock: &LockHistory, index: usize) -> Self {
+    fn new(lock: LockView<'_>, index: usize) -> Self {
         let grant = &lock.grants[index];
-        let unconfirmed = earliest_end(history, lock, grant);
-        let (upper, lapsed) = latest_end(history, lock, grant);
+        let unconfirmed = earliest_end(lock, grant);
+        let (upper, lapsed) = latest_end(lock, grant);
         let released = lock.released(grant).map(|release| release.invoke);
         Self {
             grant: index,
@@ -60,17 +60,17 @@ impl Hold {
     }
 
     /// Sets the earliest start to `from`. A broken assumption since then may have ended the hold.
-    pub(super) fn begins(&mut self, history: &History, lock: &LockHistory, from: Time) {
+    pub(super) fn begins(&mut self, lock: LockView<'_>, from: Time) {
         self.from = from;
         let broken = |until: Time, of: fn(Assumption) -> bool| {
-            let broken = history.broken_by(of, &lock.name, from, until);
+            let broken = lock.broken_by(of, from..=until);
             broken.map(|window| window.from.max(from)).min().unwrap_or(Time::NEVER)
         };
         self.unconfirmed =
             self.unconfirmed.min(broken(self.unconfirmed, Assumption::guards_exclusion));
         self.lower = match lock.released(&lock.grants[self.grant]) {
             // A hand-over inside a process is not confirmed by the server.
-            Some(release) if history.header.passes_on => {
+            Some(release) if lock.header.passes_on => {
                 self.lower.min(broken(release.ret, Assumption::guards_exclusion))
             }
             // A released lock was held until then, unless older data came back meanwhile.
@@ -106,11 +106,11 @@ impl LockHistory {
 }
 
 /// Returns the earliest time at which its lease can have ended, if nothing else ended it.
-pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
-    let header = &history.header;
+pub(super) fn earliest_expiry(lock: LockView<'_>, grant: &Grant) -> Time {
+    let header = lock.header;
     let acquire = lock.acquire_of(grant);
-    let killed = history.killed(acquire.process).unwrap_or(Time::NEVER);
-    match (grant.valid_until, history.lease(acquire)) {
+    let killed = lock.killed(acquire.process).unwrap_or(Time::NEVER);
+    match (grant.valid_until, lock.lease(acquire)) {
         (Some(valid_until), Some(_)) => Time::first(valid_until),
         (None, Some(lease)) => {
             Time::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
@@ -121,8 +121,8 @@ pub(super) fn earliest_expiry(history: &History, lock: &LockHistory, grant: &Gra
 }
 
 /// Returns the earliest time at which it can have ended, while the assumptions of exclusion held.
-pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant) -> Time {
-    let mut end = earliest_expiry(history, lock, grant);
+pub(super) fn earliest_end(lock: LockView<'_>, grant: &Grant) -> Time {
+    let mut end = earliest_expiry(lock, grant);
     for release in lock.releases(grant) {
         // `NotHeld` removed nothing: it only reports that the hold had ended before.
         if release.err != Some(Why::NotHeld) {
@@ -138,9 +138,9 @@ pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant)
         None => lock.first_not_held(grant).map(|call| call.ret),
     };
     if let Some(told) = told {
-        end = end.min(earliest_give_up(history, lock, grant, told));
+        end = end.min(earliest_give_up(lock, grant, told));
     }
-    if let Some(lost) = lost_with_a_member(history, lock, grant) {
+    if let Some(lost) = lost_with_a_member(lock, grant) {
         end = end.min(lost);
     }
     end
@@ -148,15 +148,10 @@ pub(super) fn earliest_end(history: &History, lock: &LockHistory, grant: &Grant)
 
 /// Returns the earliest time at which core can have released the lock by itself, if its holder was
 /// notified at `told`. The notification is in time, unless the process was stopped meanwhile.
-pub(super) fn earliest_give_up(
-    history: &History,
-    lock: &LockHistory,
-    grant: &Grant,
-    told: Time,
-) -> Time {
-    let in_time = told.minus(history.header.told_within).max(grant.known_held);
+pub(super) fn earliest_give_up(lock: LockView<'_>, grant: &Grant, told: Time) -> Time {
+    let in_time = told.minus(lock.header.told_within).max(grant.known_held);
     let process = lock.acquire_of(grant).process;
-    match history.stopped(&lock.name, process, grant.known_held, told).next() {
+    match lock.stopped(process, grant.known_held..=told).next() {
         Some(_) => grant.known_held,
         None => in_time,
     }
@@ -164,54 +159,54 @@ pub(super) fn earliest_give_up(
 
 /// Returns the earliest end of a hold that has lost its majority because a member had lost it. The
 /// client that finds out releases the other members, and is notified a little later.
-fn lost_with_a_member(history: &History, lock: &LockHistory, grant: &Grant) -> Option<Time> {
+fn lost_with_a_member(lock: LockView<'_>, grant: &Grant) -> Option<Time> {
     let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
     let lost = lost.map(|(at, _, _)| (*at, grant.known_held));
     let releases = lock.releases(grant).filter(|release| release.err == Some(Why::NotHeld));
     let ends = lost.into_iter().chain(releases.map(|release| (release.ret, release.invoke)));
     let (told, from) = ends.min()?;
-    let broken = history.broken(&lock.name, lock.acquire_of(grant).asked, told);
+    let broken = lock.broken(lock.acquire_of(grant).asked..=told);
     broken.map(|window| window.from.max(from)).min()
 }
 
-pub(super) fn latest_end(history: &History, lock: &LockHistory, grant: &Grant) -> (Time, bool) {
+pub(super) fn latest_end(lock: LockView<'_>, grant: &Grant) -> (Time, bool) {
     let acquire = lock.acquire_of(grant);
-    let (process, lease) = (acquire.process, history.lease(acquire));
+    let (process, lease) = (acquire.process, lock.lease(acquire));
     let mut answered = Time::NEVER;
     let mut lapsed = Time::NEVER;
     for release in lock.releases(grant) {
         // After the invocation of a release, no renewals follow, except one in progress.
-        let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
+        let mut faults = lock.felt(process, release.invoke..=release.ret);
         if lease.is_some() && faults.next().is_none() {
-            lapsed = lapsed.min(release.invoke.plus(history.header.drain));
+            lapsed = lapsed.min(release.invoke.plus(lock.header.drain));
         }
         let gone = release.err == Some(Why::Gone) || release.err == Some(Why::NotHeld);
         if release.outcome == Outcome::Ok || gone {
             answered = answered.min(release.ret);
         } else if release.outcome != Outcome::Open {
-            let settled = history.settled(lock, acquire, release.invoke, release.ret);
+            let settled = lock.settled(acquire, release.invoke..=release.ret);
             lapsed = lapsed.min(settled);
         }
     }
     match &grant.lost {
         Some((at, Why::NotHeld, _)) => answered = answered.min(*at),
         Some((at, _, _)) => {
-            lapsed = lapsed.min(history.settled(lock, acquire, acquire.invoke, *at));
+            lapsed = lapsed.min(lock.settled(acquire, acquire.invoke..=*at));
         }
         None => {}
     }
-    if let Some(killed) = history.killed(process) {
+    if let Some(killed) = lock.killed(process) {
         lapsed = lapsed.min(killed.plus(lease.unwrap_or_default()));
     }
     if let Some(lease) = lease {
-        if history.header.renewals == Renewals::Recorded {
+        if lock.header.renewals == Renewals::Recorded {
             let renewals = grant.asked.iter().map(|&index| &lock.calls[index]);
             let renewals = renewals.filter(|call| call.op == Op::Renew);
             let last = renewals.map(|call| call.ret).max().unwrap_or(acquire.ret).max(acquire.ret);
             lapsed = lapsed.min(last.plus(lease));
         }
         let until = answered.min(lapsed);
-        let silenced = history.silenced(&lock.name, process, acquire.invoke, until);
+        let silenced = lock.silenced(process, acquire.invoke..=until);
         // Only the part after the grant keeps the holder from renewing.
         let begins = silenced.map(|window| (window.from.max(acquire.ret), window.until));
         for (from, _) in begins.filter(|(from, until)| until.since(*from) > lease) {
@@ -223,9 +218,9 @@ pub(super) fn latest_end(history: &History, lock: &LockHistory, grant: &Grant) -
     // of the release there. A clock that goes back meanwhile prolongs it.
     let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
     let kept = acquire.kept_until.map(|until| {
-        let kept = Time::last(until).plus(history.header.margin + late);
+        let kept = Time::last(until).plus(lock.header.margin + late);
         let is_clock = |broken| broken == Assumption::A1;
-        let steps = history.broken_by(is_clock, &lock.name, acquire.invoke, kept);
+        let steps = lock.broken_by(is_clock, acquire.invoke..=kept);
         steps.map(|step| step.until).fold(kept, Time::max)
     });
     match kept.filter(|kept| *kept > ended) {
@@ -312,7 +307,7 @@ impl IntervalIndex {
 }
 
 /// Returns the intervals in which a recorded client may have had the lock.
-pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> Vec<Interval> {
+pub(super) fn holders(lock: LockView<'_>, order: &[Hold]) -> Vec<Interval> {
     let mut begun = vec![None; lock.grants.len()];
     for hold in order {
         begun[hold.grant] = Some(hold);
@@ -321,13 +316,13 @@ pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> 
     for (index, grant) in lock.grants.iter().enumerate() {
         let placed = begun[index].map(|hold| (hold.from, hold.upper, hold.lapsed));
         let (from, until, lapsed) = placed.unwrap_or_else(|| {
-            let (until, lapsed) = latest_end(history, lock, grant);
+            let (until, lapsed) = latest_end(lock, grant);
             (lock.acquire_of(grant).invoke, until, lapsed)
         });
         spans.push(Interval { from, until, lapsed, call: grant.acquire });
     }
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op.acquires()) {
-        if let Some(until) = unknown_effect_until(history, lock, call) {
+        if let Some(until) = unknown_effect_until(lock, call) {
             spans.push(Interval { from: call.invoke, until, lapsed: true, call: index });
         }
     }
@@ -335,8 +330,8 @@ pub(super) fn holders(history: &History, lock: &LockHistory, order: &[Hold]) -> 
 }
 
 /// Returns the intervals in which an unrecorded client had the lock.
-pub(super) fn foreign_holds(history: &History, lock: &LockHistory) -> Vec<Interval> {
-    let windows = history.foreign(&lock.name);
+pub(super) fn foreign_holds(lock: LockView<'_>) -> Vec<Interval> {
+    let windows = lock.foreign();
     let spans = windows.map(|&Window { from, until, .. }| Interval {
         from,
         until,
@@ -347,35 +342,31 @@ pub(super) fn foreign_holds(history: &History, lock: &LockHistory) -> Vec<Interv
 }
 
 /// Returns the time up to which an unknown effect of this call may have kept the lock.
-pub(super) fn unknown_effect_until(
-    history: &History,
-    lock: &LockHistory,
-    call: &Operation,
-) -> Option<Time> {
+pub(super) fn unknown_effect_until(lock: LockView<'_>, call: &Operation) -> Option<Time> {
     let (unknown, known) = match call.outcome {
-        Outcome::Info => (Some(history.settled(lock, call, call.invoke, call.ret)), Time::NEVER),
-        Outcome::Open => (history.buried(lock, call), Time::NEVER),
+        Outcome::Info => (Some(lock.settled(call, call.invoke..=call.ret)), Time::NEVER),
+        Outcome::Open => (lock.buried(call), Time::NEVER),
         // Then the state is known again.
         Outcome::Ok => (None, call.ret),
-        Outcome::Fail => (None, left_queue_at(history, lock, call)),
+        Outcome::Fail => (None, left_queue_at(lock, call)),
     };
     // A grant to a silent process expires before the next one gets the lock.
-    let silent = history.silent(&lock.name, call.process, call.invoke, call.ret);
-    let lapsed = silent.map(|window| history.lapsed(lock, call, window.from).min(known)).max();
+    let silent = lock.silent(call.process, call.invoke..=call.ret);
+    let lapsed = silent.map(|window| lock.lapsed(call, window.from).min(known)).max();
     unknown.max(lapsed)
 }
 
 /// Returns the intervals in which a client was queued, or may have had the lock during its call.
-pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Interval> {
+pub(super) fn queued_intervals(lock: LockView<'_>) -> Vec<Interval> {
     let waits = lock.calls.iter().enumerate().filter(|(_, call)| {
         call.op == Op::Acquire || (call.op == Op::Try && call.outcome == Outcome::Open)
     });
     let spans = waits.map(|(index, call)| {
         let until = match call.outcome {
             Outcome::Ok => call.ret,
-            Outcome::Open => history.buried(lock, call).unwrap_or(call.ret),
-            Outcome::Fail => left_queue_at(history, lock, call),
-            Outcome::Info => unknown_effect_until(history, lock, call).unwrap_or(call.ret),
+            Outcome::Open => lock.buried(call).unwrap_or(call.ret),
+            Outcome::Fail => left_queue_at(lock, call),
+            Outcome::Info => unknown_effect_until(lock, call).unwrap_or(call.ret),
         };
         Interval { from: call.invoke, until, lapsed: false, call: index }
     });
@@ -384,8 +375,8 @@ pub(super) fn queued_intervals(history: &History, lock: &LockHistory) -> Vec<Int
 
 /// Returns when a cancelled waiter has left the queue. It leaves in the background; with a fault,
 /// that may take until the fault is over.
-fn left_queue_at(history: &History, lock: &LockHistory, call: &Operation) -> Time {
-    let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
-    let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
-    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, Time::max)
+fn left_queue_at(lock: LockView<'_>, call: &Operation) -> Time {
+    let leaves = call.ret.plus(lock.header.fading());
+    let faults = lock.felt(call.process, call.invoke..=leaves);
+    faults.map(|fault| lock.healed(call, fault)).fold(leaves, Time::max)
 }

@@ -4,63 +4,58 @@ use super::holds::{Hold, earliest_expiry, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time};
+use super::timeline::{Grant, LockView, Operation, Outcome, Time};
 
 /// Checks that at most one release is confirmed, that nothing ends without a reason, and that a
 /// lost lock stays lost.
-pub(super) fn honesty(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
-    if is_fenced(history, lock) {
-        renewed_beside_the_next(history, lock, order, report);
+pub(super) fn honesty(lock: LockView<'_>, order: &[Hold], report: &mut Report) {
+    if is_fenced(lock) {
+        renewed_beside_the_next(lock, order, report);
     }
     for grant in &lock.grants {
-        released_once(history, lock, grant, report);
-        not_held_has_a_reason(history, lock, grant, report);
-        stays_lost(history, lock, grant, report);
-        ends_with_a_removal(history, lock, grant, report);
+        released_once(lock, grant, report);
+        not_held_has_a_reason(lock, grant, report);
+        stays_lost(lock, grant, report);
+        ends_with_a_removal(lock, grant, report);
     }
 }
 
 /// Checks that no removed lock is confirmed to its holder, even if no other client has taken it
 /// since.
-fn ends_with_a_removal(h: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
+fn ends_with_a_removal(lock: LockView<'_>, grant: &Grant, report: &mut Report) {
     let acquire = lock.acquire_of(grant);
     // A hand-over inside a process is no release on the server.
     let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     let confirmed = asked.filter(|call| {
-        let is_asked = call.op == Op::Renew || (call.op == Op::Release && !h.header.passes_on);
+        let is_asked = call.op == Op::Renew || (call.op == Op::Release && !lock.header.passes_on);
         is_asked && call.outcome == Outcome::Ok
     });
     for call in confirmed {
-        let removal = h.removals(&lock.name, acquire.ret, call.invoke).next();
+        let removal = lock.removals(acquire.ret..=call.invoke).next();
         // Older data bring it back, and so does a member that has them.
         let comes_back = |from| {
             let brings = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
-            h.broken_by(brings, &lock.name, from, call.ret).next().is_some()
+            lock.broken_by(brings, from..=call.ret).next().is_some()
         };
         let Some(removal) = removal.filter(|removal| !comes_back(removal.from)) else { continue };
         report.violation(Rule::K7, &lock.name, &[acquire.lines[1], call.lines[1]], || {
-            let (name, op, at) = (h.name_of(acquire), call.op, removal.until.t);
+            let (name, op, at) = (lock.name_of(acquire), call.op, removal.until.t);
             format!("the {op:?} of {name} was confirmed, but its lock had been removed by {at} ns")
         });
     }
 }
 
-fn released_once(history: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
+fn released_once(lock: LockView<'_>, grant: &Grant, report: &mut Report) {
     let mut confirmed = lock.releases(grant).filter(|release| release.outcome == Outcome::Ok);
     let (Some(first), Some(second)) = (confirmed.next(), confirmed.next()) else { return };
     let lines = [first.lines[1], second.lines[1]];
     report.violation(Rule::K7, &lock.name, &lines, || {
-        let name = history.name_of(lock.acquire_of(grant));
+        let name = lock.name_of(lock.acquire_of(grant));
         format!("the backend confirmed two releases of the one hold of {name}")
     });
 }
 
-fn not_held_has_a_reason(
-    history: &History,
-    lock: &LockHistory,
-    grant: &Grant,
-    report: &mut Report,
-) {
+fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report) {
     let acquire = lock.acquire_of(grant);
     let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     let answers = asked.filter(|call| call.err == Some(Why::NotHeld));
@@ -73,18 +68,18 @@ fn not_held_has_a_reason(
     });
     let earliest_give_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
     // The lock may have been removed before it was handed over inside the process.
-    let broken = history.broken(&lock.name, acquire.asked, at).next().is_some();
+    let broken = lock.broken(acquire.asked..=at).next().is_some();
     if let_go
         || earliest_give_up
         || broken
-        || ended_with_session(history, lock, acquire, at)
-        || earliest_expiry(history, lock, grant) <= Time::last(at.t)
+        || ended_with_session(lock, acquire, at)
+        || earliest_expiry(lock, grant) <= Time::last(at.t)
     {
         return;
     }
     report.violation(Rule::K7, &lock.name, &[acquire.lines[1], line], || {
-        let name = history.name_of(acquire);
-        let until = earliest_expiry(history, lock, grant).t;
+        let name = lock.name_of(acquire);
+        let until = earliest_expiry(lock, grant).t;
         format!(
             "{name} was told at {} ns that it does not hold the lock any more, but its lease lasts until \
              {until} ns and no operation has ended it",
@@ -95,29 +90,30 @@ fn not_held_has_a_reason(
 
 /// Returns whether the session of a hold may have ended by `at`, and its locks with it. A client
 /// whose link fails gives it up, and then no lock of the session is confirmed any more.
-fn ended_with_session(h: &History, lock: &LockHistory, acquire: &Operation, at: Time) -> bool {
-    let felt = h.felt(&lock.name, acquire.process, acquire.asked, at);
+fn ended_with_session(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
+    let felt = lock.felt(acquire.process, acquire.asked..=at);
     let felt: Vec<_> = felt.filter(|fault| !fault.starves()).collect();
-    let has_effects = felt.iter().any(|fault| fault.until.plus(h.header.drain) >= at);
+    let has_effects = felt.iter().any(|fault| fault.until.plus(lock.header.drain) >= at);
     let Some(first) = felt.iter().map(|fault| fault.from).min() else { return false };
-    h.header.moves_back && has_effects && !lives_on(h, acquire, first.max(acquire.asked), at)
+    let is_over = has_effects && !lives_on(lock, acquire, first.max(acquire.asked), at);
+    lock.header.moves_back && is_over
 }
 
 /// Returns whether a lock that the client of `acquire` had by `from` was confirmed to it after
 /// `at`: a client has one session at a time. Without a deadline, the call was of another program.
-fn lives_on(h: &History, acquire: &Operation, from: Time, at: Time) -> bool {
+fn lives_on(view: LockView<'_>, acquire: &Operation, from: Time, at: Time) -> bool {
     let is_confirmed = |call: &Operation| {
         // A hand-over inside a process is no release on the server.
         let is_by_guard = match call.op {
-            Op::Release => call.guarded && !h.header.passes_on,
+            Op::Release => call.guarded && !view.header.passes_on,
             _ => call.op == Op::Renew && call.valid_until.is_some(),
         };
         is_by_guard && call.outcome == Outcome::Ok && call.invoke > at
     };
-    h.locks.iter().any(|lock| {
+    view.history.locks.iter().any(|lock| {
         let mut held = lock.grants.iter().filter(|grant| {
             let other = lock.acquire_of(grant);
-            other.ret <= from && h.are_together(other, acquire)
+            other.ret <= from && view.are_together(other, acquire)
         });
         held.any(|grant| {
             let calls = grant.asked.iter().chain(&grant.releases);
@@ -128,7 +124,7 @@ fn lives_on(h: &History, acquire: &Operation, from: Time, at: Time) -> bool {
 
 /// Checks that no renewal is confirmed after a higher token was granted. Its holder has taken the
 /// lock over, unless that grant was lost again.
-fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
+fn renewed_beside_the_next(lock: LockView<'_>, order: &[Hold], report: &mut Report) {
     for (place, hold) in order.iter().enumerate() {
         let grant = &lock.grants[hold.grant];
         let renewals = grant.asked.iter().map(|&index| &lock.calls[index]);
@@ -142,15 +138,15 @@ fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], repo
             // By a restart with older data, also during the wait. A removal may be the cause of its
             // grant.
             let goes_back = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
-            let mut broken = h.broken(&lock.name, next.ret, renewal.ret);
-            let mut older = h.broken_by(goes_back, &lock.name, next.asked, renewal.ret);
+            let mut broken = lock.broken(next.ret..=renewal.ret);
+            let mut older = lock.broken_by(goes_back, next.asked..=renewal.ret);
             let is_lost = broken.next().or_else(|| older.next()).is_some();
-            if is_lost || next.fence == acquire.fence || may_go_back(h, lock, acquire, next) {
+            if is_lost || next.fence == acquire.fence || may_go_back(lock, acquire, next) {
                 continue;
             }
             let lines = [next.lines[1], renewal.lines[0], renewal.lines[1]];
             report.violation(Rule::K7, &lock.name, &lines, || {
-                let (name, other) = (h.name_of(renewal), h.name_of(next));
+                let (name, other) = (lock.name_of(renewal), lock.name_of(next));
                 let at = renewal.invoke.t;
                 format!("{name} asked at {at} ns and got the answer that it still holds the lock, which {other} had taken over")
             });
@@ -160,7 +156,7 @@ fn renewed_beside_the_next(h: &History, lock: &LockHistory, order: &[Hold], repo
 
 /// Checks that no lock is reported as held after the notification of its loss, or after its
 /// release.
-fn stays_lost(history: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
+fn stays_lost(lock: LockView<'_>, grant: &Grant, report: &mut Report) {
     let lost = grant.lost.as_ref().map(|(at, _, line)| (*at, *line));
     let gone = lock.first_not_held(grant).map(|call| (call.ret, call.lines[1]));
     let ended = lost.into_iter().chain(gone).min();
@@ -174,7 +170,7 @@ fn stays_lost(history: &History, lock: &LockHistory, grant: &Grant, report: &mut
     let asked = lock.acquire_of(grant).asked;
     let may_be_back = |call: &&Operation| {
         let is_detached = call.op == Op::Release && !call.guarded;
-        is_detached && history.broken(&lock.name, asked, call.ret).next().is_some()
+        is_detached && lock.broken(asked..=call.ret).next().is_some()
     };
     let revived = |call: &&Operation| {
         call.invoke > at && call.outcome == Outcome::Ok && is_told(call) && !may_be_back(call)
@@ -182,7 +178,7 @@ fn stays_lost(history: &History, lock: &LockHistory, grant: &Grant, report: &mut
     let calls = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     if let Some(call) = calls.filter(revived).min_by_key(|call| call.invoke) {
         report.violation(Rule::K7, &lock.name, &[line, call.lines[0], call.lines[1]], || {
-            let name = history.name_of(call);
+            let name = lock.name_of(call);
             let said = if call.op == Op::Release { "released it" } else { "still holds it" };
             let what = if ended.is_some_and(|(ended, _)| ended == at) {
                 "was told of its loss"

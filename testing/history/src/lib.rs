@@ -64,12 +64,12 @@ pub use record::{
     Assumption, ClockName, Fault, Grade, Header, Heal, Kind, Line, Op, Record, Renewals, Residue,
     Trouble, Why,
 };
-pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, UnderFault};
+pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, Terms, UnderFault};
 pub use report::{Report, Rule, Tally, Times, Violation};
 pub use timeline::{History, Unreadable};
 
 use holds::{IntervalIndex, foreign_holds, holders, in_order, is_fenced, queued_intervals};
-use timeline::{LockHistory, Outcome};
+use timeline::{LockView, Outcome};
 
 /// Judges a history by all rules.
 #[must_use]
@@ -77,15 +77,15 @@ pub fn check(history: &History) -> Report {
     let mut report = Report::default();
     let (mut clocked, mut unexplained) = <(liveness::Clocked, liveness::Unexplained)>::default();
     let mut standstills = liveness::Standstills::new(history);
-    for lock in &history.locks {
+    for lock in history.locks() {
         report.locks += 1;
         report.operations += lock.calls.len();
         report.grants += lock.grants.len();
         let unknown = lock.calls.iter().filter(|call| call.outcome == Outcome::Info);
         report.unknown += unknown.count();
-        check_lock(history, lock, &mut report, &mut clocked);
-        standstills.add(history, lock, &mut report);
-        unexplained.add(history, lock, &mut report);
+        check_lock(lock, &mut report, &mut clocked);
+        standstills.add(lock, &mut report);
+        unexplained.add(lock, &mut report);
     }
     clocked.tell(&history.header, &mut report);
     standstills.tell(&mut report);
@@ -94,42 +94,36 @@ pub fn check(history: &History) -> Report {
     report
 }
 
-fn check_lock(
-    history: &History,
-    lock: &LockHistory,
-    report: &mut Report,
-    clocked: &mut liveness::Clocked,
-) {
-    let mut order = in_order(history, lock);
-    order::fences(history, lock, &order, report);
-    order::sweep(history, lock, &mut order, report);
-    claims::exclusion(history, lock, &order, report);
-    claims::deadlines(history, lock, report);
-    order::fifo_order(history, lock, &order, report);
+fn check_lock(lock: LockView<'_>, report: &mut Report, clocked: &mut liveness::Clocked) {
+    let mut order = in_order(lock);
+    order::fences(lock, &order, report);
+    order::sweep(lock, &mut order, report);
+    claims::exclusion(lock, &order, report);
+    claims::deadlines(lock, report);
+    order::fifo_order(lock, &order, report);
 
-    let mut holding = holders(history, lock, &order);
+    let mut holding = holders(lock, &order);
     // A holder of another library explains contention as a queued client does: exactly while it is
     // there.
-    let foreign_holds = foreign_holds(history, lock);
-    let mut standing = queued_intervals(history, lock);
+    let foreign_holds = foreign_holds(lock);
+    let mut standing = queued_intervals(lock);
     standing.extend(&foreign_holds);
-    let shut = holding.iter().map(|span| span.shut(&history.header));
+    let shut = holding.iter().map(|span| span.shut(lock.header));
     let contenders = IntervalIndex::new(shut.chain(standing.iter().copied()).collect());
-    order::contention(history, lock, &contenders, report);
+    order::contention(lock, &contenders, report);
     holding.extend(&foreign_holds);
-    liveness::waits(history, lock, &IntervalIndex::new(holding), report);
-    liveness::returns(history, lock, report);
-    clocked.add(history, lock, &order, report);
+    liveness::waits(lock, &IntervalIndex::new(holding), report);
+    liveness::returns(lock, report);
+    clocked.add(lock, &order, report);
 
-    let ordered =
-        [Rule::K1, Rule::K2, Rule::K7].iter().all(|rule| !report.broken.contains_key(rule));
-    if !is_fenced(history, lock) && ordered {
-        search::search(history, lock, &IntervalIndex::new(standing), report);
+    let ordered = ![Rule::K1, Rule::K2, Rule::K7].into_iter().any(|rule| report.breaks(rule));
+    if !is_fenced(lock) && ordered {
+        search::search(lock, &IntervalIndex::new(standing), report);
     }
 
-    claims::told(history, lock, &order, report);
-    honesty::honesty(history, lock, &order, report);
-    effects::effects(history, lock, report);
+    claims::told(lock, &order, report);
+    honesty::honesty(lock, &order, report);
+    effects::effects(lock, report);
 }
 
 /// Checks K6: only documented state is left on the server.

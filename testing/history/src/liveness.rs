@@ -7,7 +7,7 @@ use super::holds::{Hold, Interval, IntervalIndex};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
 use super::report::{Failure, Report, Rule, Tally, Times};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
+use super::timeline::{Grant, History, LockHistory, LockView, Operation, Outcome, Time, Window};
 
 /// The number of waits without a fault that have to include enough hand-offs without a fault to
 /// judge them.
@@ -19,13 +19,8 @@ const EXPECTS: u64 = 2000;
 const KEPT_OF_STARVED: u64 = 4;
 
 /// Checks that no wait exceeds its bound while certainly no other client has the lock.
-pub(super) fn waits(
-    history: &History,
-    lock: &LockHistory,
-    holders: &IntervalIndex,
-    report: &mut Report,
-) {
-    let gaps = holders.gaps(history.end);
+pub(super) fn waits(lock: LockView<'_>, holders: &IntervalIndex, report: &mut Report) {
+    let gaps = holders.gaps(lock.history.end);
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op == Op::Acquire) {
         // Other outcomes are judged as failures.
         if call.outcome == Outcome::Fail && !is_busy(call) {
@@ -34,10 +29,10 @@ pub(super) fn waits(
         let begun = gaps.partition_point(|gap| gap.until <= call.invoke);
         let gaps = gaps[begun..].iter().take_while(|gap| gap.from < call.ret);
         let others = holders.last_until(call.ret, index);
-        count_wait(history, lock, call, others, report);
+        count_wait(lock, call, others, report);
         let own = own(call, others, index);
         if let Some((free, late)) = gaps.copied().chain(own).find_map(|free| {
-            let late = too_long(history, lock, call, free)?;
+            let late = too_long(lock, call, free)?;
             Some((free, late))
         }) {
             let blocker = lock.calls.get(free.call).map_or(0, |call| call.lines[1]);
@@ -46,7 +41,7 @@ pub(super) fn waits(
                 &lock.name,
                 &[call.lines[0], call.lines[1], blocker],
                 || {
-                    let name = history.name_of(call);
+                    let name = lock.name_of(call);
                     let how =
                         if free.lapsed { "the lease before it had ended" } else { "it was free" };
                     format!("{name} waited {late:?} although {how} from {} ns on", free.from.t)
@@ -68,15 +63,9 @@ fn own(call: &Operation, others: Option<Interval>, index: usize) -> Option<Inter
 
 /// Counts a wait. It is judged if its continuation would have shown that no other client had the
 /// lock.
-fn count_wait(
-    h: &History,
-    lock: &LockHistory,
-    call: &Operation,
-    others: Option<Interval>,
-    r: &mut Report,
-) {
+fn count_wait(lock: LockView<'_>, call: &Operation, others: Option<Interval>, r: &mut Report) {
     let waited = call.outcome == Outcome::Ok && others.is_some_and(|span| span.until > call.invoke);
-    if waited && h.felt(&lock.name, call.process, call.invoke, call.ret).next().is_none() {
+    if waited && lock.felt(call.process, call.invoke..=call.ret).next().is_none() {
         r.waits += 1;
         r.judged_waits += u64::from(others.is_some_and(|span| span.until <= call.ret));
     }
@@ -85,22 +74,17 @@ fn count_wait(
 /// Returns how long a call waited in an interval with a free lock, if that is too long. It is
 /// served within its bound, or after the last of the faults that it met before that. The time
 /// between faults counts, however many they are.
-fn too_long(
-    history: &History,
-    lock: &LockHistory,
-    call: &Operation,
-    free: Interval,
-) -> Option<Duration> {
-    let header = &history.header;
+fn too_long(lock: LockView<'_>, call: &Operation, free: Interval) -> Option<Duration> {
+    let header = lock.header;
     let from = free.from.max(call.invoke);
-    let until = free.until.min(call.ret).min(history.end);
+    let until = free.until.min(call.ret).min(lock.history.end);
     let bound = if free.lapsed { header.takeover } else { header.hand_off };
     if until <= from.plus(bound) {
         return None;
     }
-    let recovers = header.recovers.unwrap_or(header.drain);
+    let recovers = header.recovery();
     let (mut latest, mut quiet, mut calm_from) = (from.plus(bound), Duration::ZERO, from);
-    for fault in history.felt(&lock.name, call.process, from.minus(recovers), until) {
+    for fault in lock.felt(call.process, from.minus(recovers)..=until) {
         if fault.from > latest {
             break;
         }
@@ -126,21 +110,21 @@ impl<'a> Standstills<'a> {
         Self { longest: resumptions.filter(|_| is_judged).collect() }
     }
 
-    pub(super) fn add(&mut self, h: &History, lock: &LockHistory, r: &mut Report) {
-        let waits = waits_after_claims(lock);
+    pub(super) fn add(&mut self, lock: LockView<'_>, r: &mut Report) {
+        let waits = waits_after_claims(&lock);
         for (at, what, longest) in &mut self.longest {
-            let latest = at.plus(recovers(h));
+            let latest = at.plus(lock.header.recovery());
             let spans = waits.iter().filter(|(from, call)| call.ret > *at && *from < latest);
-            let spans = spans.filter_map(|(from, call)| stood_still(h, lock, call, *from, *at));
+            let spans = spans.filter_map(|(from, call)| stood_still(lock, call, *from, *at));
             let Some((took, call)) = spans.max_by_key(|(took, _)| *took) else { continue };
             *longest = took.max(*longest);
             // A silent client costs the others as much as all stale entries together.
-            let silent = h.count_silent(at.minus(recovers(h)), call.ret);
-            let bound =
-                h.header.resumes.unwrap_or_default() + h.header.absent.unwrap_or_default() * silent;
+            let silent = lock.history.count_silent(at.minus(lock.header.recovery())..=call.ret);
+            let bound = lock.header.resumes.unwrap_or_default()
+                + lock.header.absent.unwrap_or_default() * silent;
             if took > bound {
                 r.violation(Rule::K5, &lock.name, &call.lines, || {
-                    let name = h.name_of(call);
+                    let name = lock.name_of(call);
                     format!("{name} waited for {took:?} after {what} while no client held the lock: the bound is {bound:?}")
                 });
             }
@@ -154,10 +138,6 @@ impl<'a> Standstills<'a> {
         }
         report.standstills = nanos.into_iter().map(|(what, of)| (what, Times::of(of))).collect();
     }
-}
-
-fn recovers(history: &History) -> Duration {
-    history.header.recovers.unwrap_or(history.header.drain)
 }
 
 /// Returns each wait that ended with a grant, from the end of the last claim on. A server with
@@ -188,14 +168,13 @@ fn waits_after_claims(lock: &LockHistory) -> Vec<(Time, &Operation)> {
 
 /// Returns how long such a wait lasted after `at`, unless its own process was disturbed.
 fn stood_still<'a>(
-    h: &History,
-    lock: &LockHistory,
+    lock: LockView<'_>,
     call: &'a Operation,
     from: Time,
     at: Time,
 ) -> Option<(Duration, &'a Operation)> {
     let from = from.max(at);
-    let mut felt = h.felt(&lock.name, call.process, at.minus(recovers(h)), call.ret);
+    let mut felt = lock.felt(call.process, at.minus(lock.header.recovery())..=call.ret);
     let is_judged = felt.all(|fault| !fault.is_of_a_client() && fault.from <= at);
     (is_judged && from < call.ret).then(|| (call.ret.since(from), call))
 }
@@ -210,48 +189,49 @@ pub(super) struct Unexplained {
 }
 
 impl Unexplained {
-    pub(super) fn add(&mut self, history: &History, lock: &LockHistory, report: &mut Report) {
+    pub(super) fn add(&mut self, lock: LockView<'_>, report: &mut Report) {
         for call in &lock.calls {
             let (tally, failures) = match call.op {
                 op if op.acquires() => (&mut report.acquisitions, &mut self.acquisitions),
                 Op::Release | Op::Renew => (&mut report.returns, &mut self.returns),
                 _ => continue,
             };
-            let from = call.invoke.minus(recovers(history));
-            let until = call.ret.min(history.end);
-            if history.felt(&lock.name, call.process, from, until).next().is_some() {
+            let from = call.invoke.minus(lock.header.recovery());
+            let until = call.ret.min(lock.history.end);
+            if lock.felt(call.process, from..=until).next().is_some() {
                 continue;
             }
             tally.count += 1;
             if let Some(why) = call.err.as_ref().filter(|why| is_failure(call.op, why)) {
-                failures.push(failure(history, lock, call, (call.ret, why, call.lines[1])));
+                failures.push(failure(lock, call, (call.ret, why, call.lines[1])));
             }
         }
         for grant in &lock.grants {
-            self.add_hold(history, lock, grant, report);
+            self.add_hold(lock, grant, report);
         }
     }
 
     /// Adds a hold. A renewed hold is lost only for a reason, and a blocked application is none.
     /// Holds that ended before their first renewal are not counted.
-    fn add_hold(&mut self, h: &History, lock: &LockHistory, grant: &Grant, report: &mut Report) {
+    fn add_hold(&mut self, lock: LockView<'_>, grant: &Grant, report: &mut Report) {
         let acquire = lock.acquire_of(grant);
         let lost = grant.lost.as_ref();
         let given_back = lock.first_release(grant).map(|release| release.invoke);
         let lost = lost.filter(|(at, _, _)| given_back.is_none_or(|given_back| *at < given_back));
         let ended = lost.map(|(at, _, _)| *at).or(given_back);
-        let ended = ended.or(h.killed(acquire.process)).unwrap_or(h.end);
+        let ended = ended.or(lock.killed(acquire.process)).unwrap_or(lock.history.end);
         let needs_renewal = acquire.valid_until.is_some_and(|until| until < ended.t);
         // If its application was blocked after the grant, nothing keeps its renewals from the
         // server.
         let only_starves = |window: &Window| window.starves() && window.from > acquire.ret;
-        let felt = |from: Time| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
+        let felt = |from: Time| lock.felt(acquire.process, from..=ended.min(lock.history.end));
         let is_starved = felt(acquire.ret).any(only_starves);
-        let from = if is_starved { acquire.invoke } else { acquire.invoke.minus(recovers(h)) };
+        let from =
+            if is_starved { acquire.invoke } else { acquire.invoke.minus(lock.header.recovery()) };
         if acquire.unrenewed
             || !(needs_renewal || lost.is_some())
             || felt(from).any(|window| !only_starves(window))
-            || h.broken(&lock.name, acquire.invoke, ended).next().is_some()
+            || lock.broken(acquire.invoke..=ended).next().is_some()
         {
             return;
         }
@@ -261,7 +241,7 @@ impl Unexplained {
         };
         tally.count += 1;
         if let Some((at, why, line)) = lost {
-            failures.push(failure(h, lock, acquire, (*at, why, *line)));
+            failures.push(failure(lock, acquire, (*at, why, *line)));
         }
     }
 
@@ -310,13 +290,8 @@ fn is_failure(op: Op, why: &Why) -> bool {
     }
 }
 
-fn failure(
-    h: &History,
-    lock: &LockHistory,
-    call: &Operation,
-    (at, why, line): (Time, &Why, u32),
-) -> Failure {
-    let (name, op, lock) = (h.name_of(call), call.op, &lock.name);
+fn failure(lock: LockView<'_>, call: &Operation, (at, why, line): (Time, &Why, u32)) -> Failure {
+    let (name, op, lock) = (lock.name_of(call), call.op, &lock.name);
     let words = match why {
         Why::Other(words) => words.clone(),
         why => format!("{why:?}"),
@@ -331,16 +306,15 @@ fn failure(
 }
 
 /// Checks that every call has an answer, unless its process was killed or stopped.
-pub(super) fn returns(history: &History, lock: &LockHistory, report: &mut Report) {
+pub(super) fn returns(lock: LockView<'_>, report: &mut Report) {
     let open = lock.calls.iter().filter(|call| call.outcome == Outcome::Open);
     for call in open {
-        let gone = history.killed(call.process).is_some();
-        if gone || history.felt(&lock.name, call.process, history.end, history.end).next().is_some()
-        {
+        let gone = lock.killed(call.process).is_some();
+        if gone || lock.felt(call.process, lock.history.end..=lock.history.end).next().is_some() {
             continue;
         }
         report.violation(Rule::K5, &lock.name, &call.lines, || {
-            let name = history.name_of(call);
+            let name = lock.name_of(call);
             format!("the {:?} of {name} has not returned when the run ended", call.op)
         });
     }
@@ -355,13 +329,7 @@ pub(super) struct Clocked {
 }
 
 impl Clocked {
-    pub(super) fn add(
-        &mut self,
-        history: &History,
-        lock: &LockHistory,
-        order: &[Hold],
-        report: &mut Report,
-    ) {
+    pub(super) fn add(&mut self, lock: LockView<'_>, order: &[Hold], report: &mut Report) {
         for pair in order.windows(2) {
             let (before, next) = (&lock.grants[pair[0].grant], lock.acquire(pair[1].grant));
             let nanos = |from| super::record::nanos_of(next.ret.since(from));
@@ -369,15 +337,15 @@ impl Clocked {
                 let is_kept = lock.acquire_of(before).kept_until > Some(release.invoke.t);
                 if next.op == Op::Acquire && next.invoke <= release.invoke && !is_kept {
                     self.hand_offs.push(nanos(release.invoke));
-                    if is_calm(history, lock, release, next) {
+                    if is_calm(lock, release, next) {
                         self.calm.push(nanos(release.invoke));
                     }
-                    is_in_time(history, lock, release, next, report);
+                    is_in_time(lock, release, next, report);
                 }
                 continue;
             }
             let held = lock.acquire_of(before);
-            let mut silenced = history.silenced(&lock.name, held.process, held.ret, next.ret);
+            let mut silenced = lock.silenced(held.process, held.ret..=next.ret);
             let crash = silenced.next().map(|window| window.from);
             if let Some(crash) =
                 crash.filter(|&crash| next.op == Op::Acquire && next.invoke <= crash)
@@ -417,33 +385,27 @@ impl Clocked {
 
 /// Returns whether neither the holder nor the waiter met a fault, or was recovering from one. Their
 /// residue expires with a lease.
-fn is_calm(history: &History, lock: &LockHistory, release: &Operation, next: &Operation) -> bool {
-    let before = history.header.lease.unwrap_or(history.header.told_within);
-    let mut felt = [release, next].into_iter().flat_map(|call| {
-        history.felt(&lock.name, call.process, call.invoke.minus(before), call.ret)
-    });
+fn is_calm(lock: LockView<'_>, release: &Operation, next: &Operation) -> bool {
+    let before = lock.header.lease.unwrap_or(lock.header.told_within);
+    let mut felt = [release, next]
+        .into_iter()
+        .flat_map(|call| lock.felt(call.process, call.invoke.minus(before)..=call.ret));
     felt.next().is_none()
 }
 
 /// Checks that a hand-off ends within the bound on all of them, if neither side met a fault from
 /// one lease before until then.
-fn is_in_time(
-    h: &History,
-    lock: &LockHistory,
-    release: &Operation,
-    next: &Operation,
-    report: &mut Report,
-) {
-    let Some(bound) = h.header.all else { return };
+fn is_in_time(lock: LockView<'_>, release: &Operation, next: &Operation, report: &mut Report) {
+    let Some(bound) = lock.header.all else { return };
     let latest = release.invoke.plus(bound);
-    let from = release.invoke.minus(h.header.lease.unwrap_or_default());
+    let from = release.invoke.minus(lock.header.lease.unwrap_or_default());
     let mut felt =
-        [release, next].into_iter().flat_map(|call| h.felt(&lock.name, call.process, from, latest));
+        [release, next].into_iter().flat_map(|call| lock.felt(call.process, from..=latest));
     if next.ret <= latest || felt.next().is_some() {
         return;
     }
     report.violation(Rule::K5, &lock.name, &[release.lines[0], next.lines[1]], || {
-        let (name, took) = (h.name_of(next), next.ret.since(release.invoke));
+        let (name, took) = (lock.name_of(next), next.ret.since(release.invoke));
         format!(
             "{name} got the lock {took:?} after the call of its release, and not within {bound:?}"
         )

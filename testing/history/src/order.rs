@@ -3,16 +3,11 @@
 use super::holds::{Hold, IntervalIndex, is_fenced};
 use super::record::{Assumption, Grade, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Grant, History, LockHistory, Operation, Outcome, Time, Window};
+use super::timeline::{Grant, LockView, Operation, Outcome, Time, Window};
 
 /// Checks K2: no grant can have begun before the previous one ended. Sets for each the earliest
 /// possible start, and that it had ended when the next one was there.
-pub(super) fn sweep(
-    history: &History,
-    lock: &LockHistory,
-    order: &mut [Hold],
-    report: &mut Report,
-) {
+pub(super) fn sweep(lock: LockView<'_>, order: &mut [Hold], report: &mut Report) {
     let mut free_from = Time::START;
     let mut blocker = None;
     for index in 0..order.len() {
@@ -20,12 +15,12 @@ pub(super) fn sweep(
         let mut from = acquire.asked.max(free_from);
         if from > acquire.ret {
             if let Some(earlier) = blocker {
-                overlapping_grants(history, lock, &order[earlier], &order[index], report);
+                overlapping_grants(lock, &order[earlier], &order[index], report);
             }
             from = acquire.ret;
         }
         let hold = &mut order[index];
-        hold.begins(history, lock, from);
+        hold.begins(lock, from);
         if hold.lower >= from || from > free_from {
             blocker = Some(index);
         }
@@ -36,20 +31,14 @@ pub(super) fn sweep(
     }
 }
 
-fn overlapping_grants(
-    h: &History,
-    lock: &LockHistory,
-    earlier: &Hold,
-    later: &Hold,
-    report: &mut Report,
-) {
+fn overlapping_grants(lock: LockView<'_>, earlier: &Hold, later: &Hold, report: &mut Report) {
     let (held, taken) = (lock.acquire(earlier.grant), lock.acquire(later.grant));
-    if may_go_back(h, lock, held, taken) {
+    if may_go_back(lock, held, taken) {
         // Their order is not that of their tokens.
         return;
     }
     let release = lock.released(&lock.grants[earlier.grant]);
-    let (holder, taker) = (h.name_of(held), h.name_of(taken));
+    let (holder, taker) = (lock.name_of(held), lock.name_of(taken));
     match release.filter(|_| earlier.unconfirmed <= taken.ret) {
         Some(release) => {
             let lines = [release.lines[0], release.lines[1], taken.lines[1]];
@@ -75,12 +64,7 @@ fn overlapping_grants(
 }
 
 /// Checks K2: a contended acquisition must have met another claim.
-pub(super) fn contention(
-    history: &History,
-    lock: &LockHistory,
-    contenders: &IntervalIndex,
-    report: &mut Report,
-) {
+pub(super) fn contention(lock: LockView<'_>, contenders: &IntervalIndex, report: &mut Report) {
     for (index, call) in lock.calls.iter().enumerate() {
         if !is_busy(call) {
             continue;
@@ -89,19 +73,19 @@ pub(super) fn contention(
         if last.is_some_and(|span| span.until >= call.invoke) {
             continue;
         }
-        let lease = history.header.lease.unwrap_or_default() + history.header.margin;
-        if history.breaks(Assumption::A2, &lock.name, call.invoke.minus(lease), call.ret) {
+        let lease = lock.header.longest_lease();
+        if lock.breaks(Assumption::A2, call.invoke.minus(lease)..=call.ret) {
             // Older data came back, and with them their holder.
             continue;
         }
-        if has_unaware_holder(history, lock, call)
-            || meets_stale_vote(history, lock, call)
-            || meets_restored_lock(history, lock, call)
+        if has_unaware_holder(lock, call)
+            || meets_stale_vote(lock, call)
+            || meets_restored_lock(lock, call)
         {
             continue;
         }
         report.violation(Rule::K2, &lock.name, &call.lines, || {
-            let name = history.name_of(call);
+            let name = lock.name_of(call);
             let since = last.map_or(0, |span| span.until.t);
             format!(
                 "{name} met contention, but no other client had the lock or waited for it \
@@ -114,7 +98,7 @@ pub(super) fn contention(
 
 /// Returns whether a holder in the same process may not know of its loss yet. A lock that was
 /// removed, or that is being released, stays held to its process until that is notified.
-fn has_unaware_holder(history: &History, lock: &LockHistory, call: &Operation) -> bool {
+fn has_unaware_holder(lock: LockView<'_>, call: &Operation) -> bool {
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
         let told = [
@@ -124,31 +108,31 @@ fn has_unaware_holder(history: &History, lock: &LockHistory, call: &Operation) -
         ];
         let knows_from = told.into_iter().flatten().min().unwrap_or(Time::NEVER);
         let is_letting_go = |release: &Operation| {
-            let bound = release.invoke.plus(history.header.drain);
+            let bound = release.invoke.plus(lock.header.drain);
             release.invoke <= call.ret && call.invoke <= release.ret.min(bound)
         };
         acquire.ret <= call.ret
             && call.invoke <= knows_from
-            && history.are_together(acquire, call)
+            && lock.are_together(acquire, call)
             && (lock.releases(grant).any(is_letting_go)
-                || history.exposed(&lock.name, acquire.invoke, call.ret).next().is_some())
+                || lock.exposed(acquire.invoke..=call.ret).next().is_some())
     })
 }
 
 /// Returns whether two faults combined. One kept a release or cancellation from a server, and
 /// another one keeps the caller from the servers that have it. The stale vote expires with its
 /// lease.
-fn meets_stale_vote(history: &History, lock: &LockHistory, call: &Operation) -> bool {
-    let header = &history.header;
+fn meets_stale_vote(lock: LockView<'_>, call: &Operation) -> bool {
+    let header = lock.header;
     if !header.votes {
         return false;
     }
-    let met = |process, from, until| history.met(&lock.name, process, from, until);
-    let still = header.recovers.unwrap_or(header.drain);
-    let missed: Vec<_> = met(call.process, call.invoke.minus(still), call.ret).collect();
+    let met = |process, from, until| lock.met(process, from..=until);
+    let missed: Vec<_> =
+        met(call.process, call.invoke.minus(header.recovery()), call.ret).collect();
     let is_another = |fault: &Window| missed.iter().any(|&one| !std::ptr::eq(one, fault));
-    let fades = header.fades.unwrap_or(header.takeover);
-    let lasts = header.lease.unwrap_or_default() + header.margin + fades;
+    let fades = header.fading();
+    let lasts = header.longest_lease() + fades;
     let has_left_one = |other: &Operation, until: Time| {
         let mut unheard = met(other.process, other.invoke, until.plus(fades).min(call.ret));
         other.invoke <= call.ret && call.invoke <= until.plus(lasts) && unheard.any(is_another)
@@ -165,20 +149,16 @@ fn meets_stale_vote(history: &History, lock: &LockHistory, call: &Operation) -> 
 
 /// Returns whether a lock was restored: its release was lost with the server that had confirmed it,
 /// and its lease is not over.
-fn meets_restored_lock(history: &History, lock: &LockHistory, call: &Operation) -> bool {
-    let header = &history.header;
-    let lease = header.lease.unwrap_or_default() + header.margin;
-    let passed_on = header.fades.unwrap_or(header.takeover);
+fn meets_restored_lock(lock: LockView<'_>, call: &Operation) -> bool {
+    let (lease, passed_on) = (lock.header.longest_lease(), lock.header.fading());
     // Also a release whose answer was lost.
     let mut releases = lock.grants.iter().flat_map(|grant| lock.releases(grant));
     releases.any(|release| {
         release.invoke <= call.ret
             && call.invoke <= release.ret.plus(lease)
-            && history.breaks(
+            && lock.breaks(
                 Assumption::Releases,
-                &lock.name,
-                release.invoke,
-                release.ret.plus(passed_on).min(call.ret),
+                release.invoke..=release.ret.plus(passed_on).min(call.ret),
             )
     })
 }
@@ -188,24 +168,24 @@ pub(super) fn is_busy(call: &Operation) -> bool {
 }
 
 /// Checks K4: tokens are present if declared, unique, and grow in the order of grants.
-pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], report: &mut Report) {
-    let declared = history.header.fencing != Grade::None;
+pub(super) fn fences(lock: LockView<'_>, order: &[Hold], report: &mut Report) {
+    let declared = lock.header.fencing != Grade::None;
     for grant in &lock.grants {
         let acquire = lock.acquire_of(grant);
         if acquire.fence.is_some() != declared {
             let is = if declared { "none" } else { "one" };
             report.violation(Rule::K4, &lock.name, &acquire.lines, || {
-                let name = history.name_of(acquire);
+                let name = lock.name_of(acquire);
                 format!("{name} got {is} fencing token, against what is declared")
             });
         }
     }
-    let is_counted = history.header.counts_hand_overs && !history.header.passes_on;
+    let is_counted = lock.header.counts_hand_overs && !lock.header.passes_on;
     let calls = lock.grants.iter().map(|grant| lock.acquire_of(grant));
     for call in calls.filter(|call| is_counted && call.fence.is_some_and(|fence| fence & 0xff > 0))
     {
         report.violation(Rule::K4, &lock.name, &call.lines, || {
-            let (name, fence) = (history.name_of(call), call.fence.unwrap_or_default());
+            let (name, fence) = (lock.name_of(call), call.fence.unwrap_or_default());
             format!(
                 "{name} got fence {fence}, whose low byte counts hand-overs, and there are none"
             )
@@ -213,16 +193,16 @@ pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], repo
     }
     for call in lock.calls.iter().filter(|call| call.op.acquires()) {
         if call.err == Some(Why::Fenced) {
-            refused(history, lock, call, report);
+            refused(lock, call, report);
         }
     }
-    if !is_fenced(history, lock) {
+    if !is_fenced(lock) {
         return;
     }
     for pair in order.windows(2) {
         let [one, other] = [lock.acquire(pair[0].grant), lock.acquire(pair[1].grant)];
         if one.fence == other.fence {
-            regressed(history, lock, one, other, report);
+            regressed(lock, one, other, report);
         }
     }
     // From the highest token down: a lower one must not be requested after a higher one was
@@ -231,7 +211,7 @@ pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], repo
     for hold in order.iter().rev() {
         let acquire = lock.acquire(hold.grant);
         if let Some(higher) = first.filter(|higher| higher.ret < acquire.asked) {
-            regressed(history, lock, higher, acquire, report);
+            regressed(lock, higher, acquire, report);
         }
         if first.is_none_or(|first| acquire.ret < first.ret) {
             first = Some(acquire);
@@ -240,14 +220,15 @@ pub(super) fn fences(history: &History, lock: &LockHistory, order: &[Hold], repo
 }
 
 /// Checks a client's own refusal of a token, which is right after it has seen a higher one.
-fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Report) {
+fn refused(lock: LockView<'_>, call: &Operation, report: &mut Report) {
     let seen = lock.grants.iter().map(|grant| lock.acquire_of(grant));
-    let seen = seen.filter(|seen| h.are_together(seen, call) && seen.ret <= call.ret);
+    let seen = seen.filter(|seen| lock.are_together(seen, call) && seen.ret <= call.ret);
     let seen: Vec<_> = seen.collect();
     let is_unknown = |other: &&Operation| {
         other.op.acquires() && matches!(other.outcome, Outcome::Info | Outcome::Open)
     };
-    let others = lock.calls.iter().filter(is_unknown).filter(|other| h.are_together(other, call));
+    let others =
+        lock.calls.iter().filter(is_unknown).filter(|other| lock.are_together(other, call));
     let mut others = others.filter(|other| other.lines != call.lines);
     let meanwhile = |other: &Operation| other.invoke <= call.ret && other.ret >= call.invoke;
     if seen.iter().any(|seen| seen.ret > call.invoke) || others.any(meanwhile) {
@@ -257,7 +238,7 @@ fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Repor
     let highest = seen.into_iter().max_by_key(|seen| seen.fence);
     // The other tokens that it has seen are unknown.
     let from = highest.map_or(Time::START, |highest| highest.asked);
-    if fences_may_go_back(h, lock, from, call.ret) {
+    if fences_may_go_back(lock, from, call.ret) {
         report.excused_fences += 1;
         return;
     }
@@ -266,24 +247,18 @@ fn refused(h: &History, lock: &LockHistory, call: &Operation, report: &mut Repor
         let high = highest.and_then(|highest| highest.fence).unwrap_or_default();
         format!(
             "{} was granted a lower fence than one that it had seen, {high} at least, and refused it",
-            h.name_of(call)
+            lock.name_of(call)
         )
     });
 }
 
-fn regressed(
-    h: &History,
-    lock: &LockHistory,
-    earlier: &Operation,
-    later: &Operation,
-    report: &mut Report,
-) {
-    if may_go_back(h, lock, earlier, later) {
+fn regressed(lock: LockView<'_>, earlier: &Operation, later: &Operation, report: &mut Report) {
+    if may_go_back(lock, earlier, later) {
         report.excused_fences += 1;
         return;
     }
     report.violation(Rule::K4, &lock.name, &[earlier.lines[1], later.lines[1]], || {
-        let (one, other) = (h.name_of(earlier), h.name_of(later));
+        let (one, other) = (lock.name_of(earlier), lock.name_of(later));
         let [low, high] = [later, earlier].map(|call| call.fence.unwrap_or_default());
         format!("{other} got fence {low}, although {one} got fence {high} before")
     });
@@ -291,47 +266,32 @@ fn regressed(
 
 /// Returns whether the tokens of two grants may be in the wrong order, because the server has lost
 /// its clock and its data.
-pub(super) fn may_go_back(
-    h: &History,
-    lock: &LockHistory,
-    one: &Operation,
-    other: &Operation,
-) -> bool {
-    fences_may_go_back(h, lock, one.asked.min(other.asked), one.ret.max(other.ret))
+pub(super) fn may_go_back(lock: LockView<'_>, one: &Operation, other: &Operation) -> bool {
+    fences_may_go_back(lock, one.asked.min(other.asked), one.ret.max(other.ret))
 }
 
-fn fences_may_go_back(h: &History, lock: &LockHistory, from: Time, until: Time) -> bool {
-    let broken = |assumption| h.breaks(assumption, &lock.name, from, until);
-    h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
+fn fences_may_go_back(lock: LockView<'_>, from: Time, until: Time) -> bool {
+    let broken = |assumption| lock.breaks(assumption, from..=until);
+    lock.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }
 
 /// Returns whether a waiter was certainly queued before `other` began, and until its grant: it met
 /// no fault then, nor shortly before. Where locks are pushed, it may also have lost its position
 /// together with other waiters of its process that let a lease expire.
-fn was_queued(
-    history: &History,
-    lock: &LockHistory,
-    waiter: &Operation,
-    other: &Operation,
-) -> bool {
-    let after = history.header.fifo_after.unwrap_or_default();
-    let recovers = history.header.recovers.unwrap_or(history.header.drain);
+fn was_queued(lock: LockView<'_>, waiter: &Operation, other: &Operation) -> bool {
+    let after = lock.header.fifo_after.unwrap_or_default();
+    let recovers = lock.header.recovery();
     let from = other.invoke.minus(after + recovers).max(waiter.invoke);
     let ran_out = |grant: &Grant| matches!(&grant.lost, Some((at, Why::Expired, _)) if (from..other.ret).contains(at));
     let mut of_its_process =
-        lock.grants.iter().filter(|grant| history.are_together(lock.acquire_of(grant), waiter));
-    let is_passed_over = history.header.passes_over && of_its_process.any(ran_out);
-    !is_passed_over && history.felt(&lock.name, waiter.process, from, other.ret).next().is_none()
+        lock.grants.iter().filter(|grant| lock.are_together(lock.acquire_of(grant), waiter));
+    let is_passed_over = lock.header.passes_over && of_its_process.any(ran_out);
+    !is_passed_over && lock.felt(waiter.process, from..=other.ret).next().is_none()
 }
 
 /// Checks FIFO: a waiter that was certainly queued before another one is served before it.
-pub(super) fn fifo_order(
-    history: &History,
-    lock: &LockHistory,
-    order: &[Hold],
-    report: &mut Report,
-) {
-    let Some(after) = history.header.fifo_after else { return };
+pub(super) fn fifo_order(lock: LockView<'_>, order: &[Hold], report: &mut Report) {
+    let Some(after) = lock.header.fifo_after else { return };
     let mut latest = Time::START;
     for (place, hold) in order.iter().enumerate() {
         let acquire = lock.acquire(hold.grant);
@@ -340,26 +300,20 @@ pub(super) fn fifo_order(
         if is_queued && latest > acquire.invoke.plus(after) {
             let earlier = order[..place].iter().rev().map(|hold| lock.acquire(hold.grant));
             let mut meanwhile = earlier.take_while(|other| other.ret >= acquire.invoke);
-            let overtaker = meanwhile
-                .find(|other| is_later(other) && was_queued(history, lock, acquire, other));
+            let overtaker =
+                meanwhile.find(|other| is_later(other) && was_queued(lock, acquire, other));
             if let Some(other) = overtaker {
-                overtaken(history, lock, acquire, other, report);
+                overtaken(lock, acquire, other, report);
             }
         }
         latest = latest.max(acquire.invoke);
     }
 }
 
-fn overtaken(
-    h: &History,
-    lock: &LockHistory,
-    waiter: &Operation,
-    other: &Operation,
-    report: &mut Report,
-) {
+fn overtaken(lock: LockView<'_>, waiter: &Operation, other: &Operation, report: &mut Report) {
     let lines = [waiter.lines[0], waiter.lines[1], other.lines[0], other.lines[1]];
     report.violation(Rule::Fifo, &lock.name, &lines, || {
-        let (name, overtaker) = (h.name_of(waiter), h.name_of(other));
+        let (name, overtaker) = (lock.name_of(waiter), lock.name_of(other));
         format!(
             "{overtaker} began {:?} after {name} and got the lock before it",
             other.invoke.since(waiter.invoke)

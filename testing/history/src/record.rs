@@ -21,7 +21,7 @@ pub enum Line {
 }
 
 /// The promises of a run, and the assumptions that it breaks on purpose. Durations are nanoseconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of this format: [`VERSION`](Self::VERSION).
     pub version: u32,
@@ -129,10 +129,11 @@ pub struct Header {
 }
 
 /// The durability of fencing tokens; see [`Fencing`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
     /// There are none.
+    #[default]
     None,
     /// At least the server's clock.
     Seeded,
@@ -153,10 +154,11 @@ pub enum Renewals {
 }
 
 /// A clock of a recorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockName {
     /// Core's clock, of one process; perhaps paused.
+    #[default]
     Moment,
     /// `CLOCK_MONOTONIC_RAW`, of one host.
     MonotonicRaw,
@@ -398,7 +400,6 @@ impl Header {
             run: run.to_owned(),
             seed,
             backend: caps.backend.to_owned(),
-            clock: ClockName::Moment,
             sequential: true,
             fencing,
             fifo_after: (caps.order == Order::Fifo).then_some(slack),
@@ -406,26 +407,28 @@ impl Header {
             margin: caps.margin + ttl / 100,
             takeover: takeover + slack,
             hand_off: slack,
-            half: None,
-            most: None,
-            all: None,
             told_within: slack,
             drain: 2 * ttl + Duration::from_secs(5),
-            recovers: None,
-            exact: false,
-            fades: None,
-            absent: None,
-            resumes: None,
-            timeout: None,
-            renewals: Renewals::default(),
-            residue: None,
-            breaks: Vec::new(),
-            passes_on: false,
             counts_hand_overs: true,
-            passes_over: false,
-            moves_back: false,
-            votes: false,
+            ..Self::default()
         }
+    }
+}
+
+impl Header {
+    /// Returns the time from the end of a fault until its clients have recovered.
+    pub(super) fn recovery(&self) -> Duration {
+        self.recovers.unwrap_or(self.drain)
+    }
+
+    /// Returns the time until only a lease is left of a call with unknown outcome.
+    pub(super) fn fading(&self) -> Duration {
+        self.fades.unwrap_or(self.takeover)
+    }
+
+    /// Returns the longest time for which a server keeps a lock by its own clock.
+    pub(super) fn longest_lease(&self) -> Duration {
+        self.lease.unwrap_or_default() + self.margin
     }
 }
 
@@ -440,6 +443,31 @@ impl Assumption {
     #[must_use]
     pub fn guards_holds(self) -> bool {
         self != Self::Releases
+    }
+}
+
+impl Record {
+    /// Returns a record without a time, and without optional fields.
+    #[must_use]
+    pub fn new(kind: Kind, op: Op, process: &str, lock: &str) -> Self {
+        Self {
+            kind,
+            t: 0,
+            process: process.to_owned(),
+            lock: lock.to_owned(),
+            op,
+            grant: None,
+            fence: None,
+            unrenewed: false,
+            overtakable: false,
+            valid_until: None,
+            kept_until: None,
+            lease: None,
+            value: None,
+            err: None,
+            run: String::new(),
+            seed: None,
+        }
     }
 }
 

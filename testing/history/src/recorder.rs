@@ -145,11 +145,8 @@ impl Recorder {
     #[must_use]
     pub fn client(&self, process: impl Into<String>) -> Client {
         let process = process.into();
-        let name = process.clone();
-        let recorder = self.clone();
-        let (unrenewed, overtakable, kept, lease) = (false, false, None, None);
-        let (retired, grants) = (0, 0);
-        Client { recorder, process, name, unrenewed, overtakable, kept, lease, retired, grants }
+        let (recorder, name, next) = (self.clone(), process.clone(), Terms::default());
+        Client { recorder, process, name, next, retired: 0, grants: 0 }
     }
 
     /// Prepares the record of a fault. It is begun before the fault is caused, so that the fault
@@ -243,27 +240,28 @@ impl Recorder {
     /// Returns the time up to which a guard is certainly held, on the recorder's clock. Zero if it
     /// may not be held at all, `None` if it has no lease.
     fn valid_until(&self, guard: &LockGuard) -> Option<u64> {
-        loop {
-            // The clock is read first: any time that passes in between makes the claim shorter,
-            // never longer.
-            let now = self.0.clock.now();
-            let until = match guard.is_held() {
-                true => guard.valid_for().map(|left| now.saturating_add(nanos_of(left))),
-                false => Some(0),
-            };
-            if self.0.clock.now().saturating_sub(now) <= PRECISE {
-                return until;
-            }
-        }
+        self.read_precisely(|now| match guard.is_held() {
+            true => guard.valid_for().map(|left| now.saturating_add(nanos_of(left))),
+            false => Some(0),
+        })
     }
 
     /// Returns a past deadline on the recorder's clock.
     fn at_deadline(&self, deadline: Moment) -> u64 {
+        self.read_precisely(|now| {
+            now.saturating_sub(nanos_of(Moment::now().saturating_since(deadline)))
+        })
+    }
+
+    /// Reads a time relative to now, again if that took too long.
+    fn read_precisely<T>(&self, read: impl Fn(u64) -> T) -> T {
         loop {
+            // The clock is read first: any time that passes in between makes the claim shorter,
+            // never longer.
             let now = self.0.clock.now();
-            let ago = Moment::now().saturating_since(deadline);
+            let result = read(now);
             if self.0.clock.now().saturating_sub(now) <= PRECISE {
-                return now.saturating_sub(nanos_of(ago));
+                return result;
             }
         }
     }
@@ -367,7 +365,7 @@ impl GrantId {
     }
 
     fn record(&self, kind: Kind, op: Op) -> Record {
-        let mut record = blank(kind, op, &self.process, &self.lock);
+        let mut record = Record::new(kind, op, &self.process, &self.lock);
         record.grant = Some(self.id.as_ref().to_owned());
         record
     }
@@ -450,41 +448,26 @@ pub struct Client {
     process: String,
     /// The current name: a new one after each call with unknown outcome.
     name: String,
-    /// True if the leases of its next acquisitions are not renewed.
-    unrenewed: bool,
-    /// True if later acquisitions may overtake its next ones.
-    overtakable: bool,
-    /// The minimum hold of its next acquisitions.
-    kept: Option<Duration>,
-    /// The lease of its next acquisitions, where locks without one end with their process.
-    lease: Option<Duration>,
+    /// The terms of its next acquisitions.
+    pub next: Terms,
     retired: u64,
     grants: u64,
 }
 
+/// The terms of acquisitions, as far as they matter to the checker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// True if their leases go unrenewed: then their loss needs no other reason.
+    pub unrenewed: bool,
+    /// True if later acquisitions may overtake them.
+    pub overtakable: bool,
+    /// Their minimum hold.
+    pub min_hold: Option<Duration>,
+    /// The lease for which they outlast their process, where others end with theirs.
+    pub lease: Option<Duration>,
+}
+
 impl Client {
-    /// Sets whether the leases of the next acquisitions go unrenewed: then their loss needs no
-    /// other reason.
-    pub fn leaves_unrenewed(&mut self, yes: bool) {
-        self.unrenewed = yes;
-    }
-
-    /// Sets the minimum hold of the next acquisitions.
-    pub fn keeps_for(&mut self, minimum: Option<Duration>) {
-        self.kept = minimum;
-    }
-
-    /// Sets whether later acquisitions may overtake the next ones.
-    pub fn may_be_overtaken(&mut self, yes: bool) {
-        self.overtakable = yes;
-    }
-
-    /// Sets the lease for which the next acquisitions outlast their process, where others end with
-    /// theirs.
-    pub fn outlives_its_process(&mut self, lease: Option<Duration>) {
-        self.lease = lease;
-    }
-
     /// Records [`Lock::acquire`].
     ///
     /// # Errors
@@ -511,8 +494,7 @@ impl Client {
     /// As that of the lock; the outcome is noted as unknown.
     pub async fn try_acquire(&mut self, lock: &Lock) -> Result<Option<Held>, Error> {
         let pending = self.invoke(Op::Try, lock.name().as_str());
-        let result = lock.try_acquire().await;
-        pending.seek(result)
+        pending.seek(lock.try_acquire().await)
     }
 
     /// Records [`Lock::try_acquire_for`].
@@ -531,8 +513,7 @@ impl Client {
     ) -> Result<Option<Held>, Error> {
         let op = if wait.is_zero() { Op::Try } else { Op::Acquire };
         let pending = self.invoke(op, lock.name().as_str());
-        let result = lock.try_acquire_for(wait).await;
-        pending.seek(result)
+        pending.seek(lock.try_acquire_for(wait).await)
     }
 
     /// Records [`LockGuard::verify`].
@@ -546,8 +527,7 @@ impl Client {
     /// As that of the guard; the outcome is noted as unknown.
     pub async fn verify(&mut self, held: &Held) -> Result<(), Error> {
         let pending = self.invoke_on(Op::Renew, &held.id);
-        let result = held.guard.verify().await;
-        pending.renewed(result, &held.guard)
+        pending.renewed(held.guard.verify().await, &held.guard)
     }
 
     /// Records [`LockGuard::extend`] as a renewal.
@@ -561,8 +541,7 @@ impl Client {
     /// As that of the guard; the outcome is noted as unknown.
     pub async fn extend(&mut self, held: &Held, ttl: Duration) -> Result<(), Error> {
         let pending = self.invoke_on(Op::Renew, &held.id);
-        let result = held.guard.extend(ttl).await;
-        pending.renewed(result, &held.guard)
+        pending.renewed(held.guard.extend(ttl).await, &held.guard)
     }
 
     /// Calls [`LockGuard::detach`], and records only a failure: the lock stays held up to its
@@ -599,17 +578,12 @@ impl Client {
         (detached, id): (Detached, GrantId),
     ) -> Result<Held, Error> {
         let pending = self.invoke_on(Op::Renew, &id);
-        let result = locks.adopt(detached).await;
-        match result {
-            Ok(guard) => {
-                pending.still_held(&guard);
-                Ok(Held { guard, id })
-            }
-            Err(error) => {
-                pending.failed(&error);
-                Err(error)
-            }
+        let adopted = locks.adopt(detached).await;
+        match &adopted {
+            Ok(guard) => pending.still_held(guard),
+            Err(error) => pending.failed(error),
         }
+        adopted.map(|guard| Held { guard, id })
     }
 
     /// Records [`Locker::renew_detached`] without its deadline.
@@ -684,12 +658,12 @@ impl Client {
 
     /// Records the invocation of an acquisition or a read.
     pub fn invoke(&mut self, op: Op, lock: &str) -> Pending<'_> {
-        let mut record = blank(Kind::Invoke, op, &self.name, lock);
+        let mut record = Record::new(Kind::Invoke, op, &self.name, lock);
         if op.acquires() {
             self.grants += 1;
             record.grant = Some(format!("{}#{}", self.process, self.grants));
-            (record.unrenewed, record.lease) = (self.unrenewed, self.lease);
-            record.overtakable = self.overtakable;
+            let Terms { unrenewed, overtakable, lease, .. } = self.next;
+            record = Record { unrenewed, overtakable, lease, ..record };
         }
         self.begin(record)
     }
@@ -711,14 +685,14 @@ impl Client {
 
     /// Records the invocation of a write to the guarded resource, with the token that it presents.
     pub fn invoke_write(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
-        let mut record = blank(Kind::Invoke, Op::Write, &self.name, resource);
+        let mut record = Record::new(Kind::Invoke, Op::Write, &self.name, resource);
         record.fence = fence;
         self.begin(record)
     }
 
     /// Records the invocation of a read, of a resource that also refuses reads with a low token.
     pub fn invoke_read(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
-        let mut record = blank(Kind::Invoke, Op::Read, &self.name, resource);
+        let mut record = Record::new(Kind::Invoke, Op::Read, &self.name, resource);
         record.fence = fence;
         self.begin(record)
     }
@@ -758,7 +732,7 @@ impl Pending<'_> {
             id: self.record.grant.as_deref().unwrap_or_default().into(),
         };
         let now = self.client.recorder.0.clock.now();
-        let kept_until = self.client.kept.map(|kept| now + nanos_of(kept));
+        let kept_until = self.client.next.min_hold.map(|kept| now + nanos_of(kept));
         self.answer(Kind::Ok, |record| {
             (record.fence, record.valid_until) = (fence, valid_until);
             record.kept_until = kept_until;
@@ -851,26 +825,5 @@ impl Drop for Pending<'_> {
             record.err = Some(Why::Dropped);
             self.put(Kind::Info, record);
         }
-    }
-}
-
-fn blank(kind: Kind, op: Op, process: &str, lock: &str) -> Record {
-    Record {
-        kind,
-        t: 0,
-        process: process.to_owned(),
-        lock: lock.to_owned(),
-        op,
-        grant: None,
-        unrenewed: false,
-        overtakable: false,
-        fence: None,
-        valid_until: None,
-        kept_until: None,
-        lease: None,
-        value: None,
-        err: None,
-        run: String::new(),
-        seed: None,
     }
 }

@@ -244,6 +244,12 @@ impl Report {
         self.broken.is_empty()
     }
 
+    /// Returns true if this rule is broken.
+    #[must_use]
+    pub fn breaks(&self, rule: Rule) -> bool {
+        self.broken.contains_key(&rule)
+    }
+
     /// Returns the counts of undisturbed calls and holds, each with its name.
     pub fn tallies(&self) -> [(&'static str, &Tally); 4] {
         [

@@ -12,7 +12,7 @@ use super::holds::{IntervalIndex, earliest_end, latest_end, unknown_effect_until
 use super::order::is_busy;
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{History, LockHistory, Outcome, Time};
+use super::timeline::{LockView, Outcome, Time};
 
 /// The states that may be explored for each step of a lock, and the allowance for the whole.
 const BUDGET: [usize; 2] = [100, 500_000];
@@ -70,16 +70,11 @@ struct SearchState {
 }
 
 /// Searches an order for all operations of a lock.
-pub(super) fn search(
-    history: &History,
-    lock: &LockHistory,
-    line: &IntervalIndex,
-    report: &mut Report,
-) {
-    if history.exposed(&lock.name, Time::START, Time::NEVER).next().is_some() {
+pub(super) fn search(lock: LockView<'_>, line: &IntervalIndex, report: &mut Report) {
+    if lock.exposed(Time::START..=Time::NEVER).next().is_some() {
         return; // then nothing can be said about the order
     }
-    let steps = steps(history, lock, line);
+    let steps = steps(lock, line);
     let budget = BUDGET[0] * steps.len() + BUDGET[1];
     let mut search =
         Search { steps: &steps, open: BTreeMap::new(), looking: Vec::new(), left: budget };
@@ -88,7 +83,7 @@ pub(super) fn search(
         Err(Stuck::At(step)) => {
             let call = &lock.calls[steps[step].call];
             report.violation(Rule::K2, &lock.name, &call.lines, || {
-                let name = history.name_of(call);
+                let name = lock.name_of(call);
                 let (op, outcome) = (call.op, call.outcome);
                 format!("no order of the calls explains that {op:?} of {name} came out {outcome:?}")
             });
@@ -101,7 +96,7 @@ pub(super) fn search(
     }
 }
 
-fn steps(history: &History, lock: &LockHistory, line: &IntervalIndex) -> Vec<Step> {
+fn steps(lock: LockView<'_>, line: &IntervalIndex) -> Vec<Step> {
     let mut steps = Vec::with_capacity(2 * lock.calls.len());
     for (index, call) in lock.calls.iter().enumerate() {
         let step =
@@ -115,15 +110,15 @@ fn steps(history: &History, lock: &LockHistory, line: &IntervalIndex) -> Vec<Ste
                 steps.push(step(What::Busy, true));
             }
         } else if call.op.acquires() && call.outcome != Outcome::Fail {
-            let until = unknown_effect_until(history, lock, call).unwrap_or(Time::NEVER);
+            let until = unknown_effect_until(lock, call).unwrap_or(Time::NEVER);
             steps.push(Step { until, ..step(What::Take(index), false) });
             steps.push(Step { until, ..step(What::Give(index), false) });
         }
     }
     for grant in &lock.grants {
         let (id, acquire) = (grant.acquire, lock.acquire_of(grant));
-        let (until, _) = latest_end(history, lock, grant);
-        let from = earliest_end(history, lock, grant).max(acquire.invoke).min(until);
+        let (until, _) = latest_end(lock, grant);
+        let from = earliest_end(lock, grant).max(acquire.invoke).min(until);
         steps.push(Step { what: What::Give(id), from, until, must: false, call: id });
         for &index in grant.releases.iter().chain(&grant.asked) {
             let call = &lock.calls[index];

@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{BufRead, Read as _};
+use std::ops::{Deref, RangeInclusive};
 use std::time::Duration;
 
 use super::record::{
@@ -50,6 +51,9 @@ impl Time {
         Duration::from_nanos(self.t.saturating_sub(earlier.t))
     }
 }
+
+/// A span of time with both ends.
+pub(super) type Span = RangeInclusive<Time>;
 
 /// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +117,14 @@ pub(super) struct LockHistory {
     pub(super) grants: Vec<Grant>,
 }
 
+/// The part of a lock in a history, with what concerns all locks: the header, and the faults.
+#[derive(Clone, Copy)]
+pub(super) struct LockView<'a> {
+    pub(super) history: &'a History,
+    pub(super) header: &'a Header,
+    lock: &'a LockHistory,
+}
+
 /// A fault and its interval.
 #[derive(Debug)]
 pub(super) struct Window {
@@ -137,13 +149,13 @@ pub struct History {
     pub(super) header: Header,
     pub(super) locks: Vec<LockHistory>,
     /// Sorted by their start.
-    pub(super) windows: Vec<Window>,
+    windows: Vec<Window>,
     /// For each window, the latest end of those up to it that do end.
     latest: Vec<Time>,
     /// The windows that never end, as where clients were killed.
     endless: Vec<usize>,
     pub(super) residue: Option<(Vec<String>, u32)>,
-    pub(super) processes: Names,
+    processes: Names,
     /// For each process, the operating system's process that contains it.
     hosts: Vec<u32>,
     kills: HashMap<u32, Time>,
@@ -208,81 +220,16 @@ impl History {
         builder.finish()
     }
 
-    /// Returns the name of the client.
-    pub(super) fn name_of(&self, call: &Operation) -> &str {
-        self.processes.get(call.process)
-    }
-
-    /// Returns the faults that a process met at a lock between two points in time.
-    pub(super) fn felt(
-        &self,
-        lock: &str,
-        process: u32,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.near(lock, process, from, until).filter(|window| !window.hidden)
-    }
-
-    /// Returns the faults that may have kept a process from one of several servers. Those include
-    /// faults of single servers that others mask, and exclude the actions of an operator.
-    pub(super) fn met(
-        &self,
-        lock: &str,
-        process: u32,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        let may_be = |window: &Window| {
-            // A fault of one client only: its wall clock, or the lengths of its leases.
-            let touches_no_server = window.hidden && window.host.is_some();
-            let is_by_force = window.breaks.contains(&Assumption::A3);
-            !is_by_force && !touches_no_server
-        };
-        self.near(lock, process, from, until).filter(move |window| may_be(window))
-    }
-
-    /// Returns all of these faults, noticed or not.
-    fn near(
-        &self,
-        lock: &str,
-        process: u32,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        let host = self.hosts[process as usize];
-        self.during(from, until).filter(move |window| {
-            window.happened
-                && !matches!(window.what, Trouble::Foreign | Trouble::Resumes)
-                && window.host.is_none_or(|of| of == host)
-                && window.is_about(lock)
-        })
-    }
-
-    /// Returns the windows in which an unrecorded client had `lock`.
-    pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
-        self.windows.iter().filter(move |window| {
-            window.what == Trouble::Foreign && window.locks.is_some() && window.is_about(lock)
-        })
-    }
-
-    /// Returns the removals of `lock` that began after `from` and were over by `until`.
-    pub(super) fn removals(
-        &self,
-        lock: &str,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.during(from, until).filter(move |window| {
-            window.removed && window.is_about(lock) && window.from > from && window.until < until
-        })
+    /// Returns the part of each lock.
+    pub(super) fn locks(&self) -> impl Iterator<Item = LockView<'_>> {
+        self.locks.iter().map(|lock| LockView { history: self, header: &self.header, lock })
     }
 
     /// Returns each point where a server took writes again, with the fault before it.
     pub(super) fn resumptions(&self) -> impl Iterator<Item = (Time, &str)> {
         let points = self.windows.iter().filter(|window| window.what == Trouble::Resumes);
         points.map(|point| {
-            let mut around = self.during(point.from, point.from);
+            let mut around = self.during(point.from..=point.from);
             let what = around.find_map(|window| match &window.what {
                 Trouble::Other(what) if window.host.is_none() => Some(what.as_str()),
                 _ => None,
@@ -291,176 +238,202 @@ impl History {
         })
     }
 
-    /// Returns the faults that kept only this client's operations from its server.
-    pub(super) fn silent(
-        &self,
-        lock: &str,
-        process: u32,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.felt(lock, process, from, until).filter(|window| window.is_silent())
-    }
-
-    /// Returns the faults that kept also its renewals from its server.
-    pub(super) fn silenced(
-        &self,
-        lock: &str,
-        process: u32,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.silent(lock, process, from, until).filter(|window| !window.starves())
-    }
-
-    /// Returns the faults in which the process or its application did not run.
-    pub(super) fn stopped(
-        &self,
-        lock: &str,
-        process: u32,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.felt(lock, process, from, until).filter(|window| {
-            window.host.is_some() && matches!(window.what, Trouble::Stop | Trouble::Starve)
-        })
-    }
-
-    /// Returns how many processes were silent at some time between two points.
-    pub(super) fn count_silent(&self, from: Time, until: Time) -> u32 {
-        let silent =
-            self.during(from, until).filter(|window| window.happened && window.is_silent());
+    /// Returns how many processes were silent at some time of a span.
+    pub(super) fn count_silent(&self, span: Span) -> u32 {
+        let silent = self.during(span).filter(|window| window.happened && window.is_silent());
         let hosts: BTreeSet<_> = silent.map(|window| window.host).collect();
         u32::try_from(hosts.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns true if both are of one process of the operating system.
-    pub(super) fn are_together(&self, one: &Operation, other: &Operation) -> bool {
-        self.hosts[one.process as usize] == self.hosts[other.process as usize]
-    }
-
-    /// Returns when the process was killed, if it was.
-    pub(super) fn killed(&self, process: u32) -> Option<Time> {
-        self.kills.get(&self.hosts[process as usize]).copied()
-    }
-
-    /// Returns the faults that broke an assumption of the holders of `lock`. `from` is the time of
-    /// the request: the faults before it do not count, nor those after `until`.
-    pub(super) fn broken(
-        &self,
-        lock: &str,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.broken_by(Assumption::guards_holds, lock, from, until)
-    }
-
-    /// Returns the faults that broke an assumption of exclusion.
-    pub(super) fn exposed(
-        &self,
-        lock: &str,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        self.broken_by(Assumption::guards_exclusion, lock, from, until)
-    }
-
-    /// Returns the faults that broke one of some assumptions.
-    pub(super) fn broken_by(
-        &self,
-        of: fn(Assumption) -> bool,
-        lock: &str,
-        from: Time,
-        until: Time,
-    ) -> impl Iterator<Item = &Window> {
-        let is_of = move |window: &&Window| window.breaks.iter().any(|&broken| of(broken));
-        self.during(from, until).filter(|window| window.is_about(lock)).filter(is_of)
-    }
-
-    /// Returns true if the assumption was broken.
-    pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: Time, until: Time) -> bool {
-        let mut windows = self.during(from, until).filter(|window| window.is_about(lock));
-        windows.any(|window| window.breaks.contains(&broken))
-    }
-
-    /// Returns how long the server keeps the grant of `call` without renewals. `None`: while the
-    /// process lives.
-    pub(super) fn lease(&self, call: &Operation) -> Option<Duration> {
-        call.lease.or(self.header.lease)
-    }
-
-    /// Returns when no residue of `call` can be left, of all that its process did between two
-    /// points in time. Without a holder that takes a lease. After a fault it takes as long as the
-    /// header allows.
-    pub(super) fn settled(
-        &self,
-        lock: &LockHistory,
-        call: &Operation,
-        from: Time,
-        until: Time,
-    ) -> Time {
-        let quiet = match (self.lease(call), self.header.fades) {
-            (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
-            (Some(lease), None) => until.plus(lease + self.header.takeover),
-            (None, None) => until.plus(self.header.drain),
-        };
-        // A background release may meet a fault in turn. A killed process does not recover.
-        let felt = self.felt(&lock.name, call.process, from, quiet);
-        let healed = felt.map(|window| match window.what {
-            Trouble::Kill => self.lapsed(lock, call, window.from),
-            _ => self.healed(lock, call, window),
-        });
-        healed.fold(quiet, Time::max)
-    }
-
-    /// Returns when the waiters of the process of `call` block no others, after it was killed or
-    /// fell silent.
-    pub(super) fn lapsed(&self, lock: &LockHistory, call: &Operation, silent: Time) -> Time {
-        let header = &self.header;
-        let each = header.absent.unwrap_or_default();
-        let count =
-            if each.is_zero() { 0 } else { self.count_queued_with(lock, call.process, silent) };
-        let fades = header.fades.unwrap_or(header.takeover);
-        silent.plus(self.lease(call).unwrap_or_default() + fades + each * count)
-    }
-
-    /// Returns how many waiters of the same process waited at `at`.
-    fn count_queued_with(&self, lock: &LockHistory, process: u32, at: Time) -> u32 {
-        let host = self.hosts[process as usize];
-        let begun = lock.calls.partition_point(|call| call.invoke <= at);
-        let waits = |call: &&Operation| call.op == Op::Acquire && call.ret > at;
-        let of_host = |call: &&Operation| self.hosts[call.process as usize] == host;
-        let count = lock.calls[..begun].iter().filter(waits).filter(of_host).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
-    }
-
-    /// Returns when no residue of `call` is left, which met a fault.
-    pub(super) fn healed(&self, lock: &LockHistory, call: &Operation, fault: &Window) -> Time {
-        match self.header.fades {
-            // Each waiter of that time may be granted the lock once more.
-            Some(_) => self.lapsed(lock, call, fault.until),
-            None => fault.until.plus(self.header.drain),
-        }
-    }
-
-    /// Returns when no waiter of the process of `call` is left, if the process was killed. They
-    /// expire, unless the servers were disturbed meanwhile.
-    pub(super) fn buried(&self, lock: &LockHistory, call: &Operation) -> Option<Time> {
-        let killed = self.killed(call.process)?;
-        let lapsed = self.lapsed(lock, call, killed);
-        let felt = self.felt(&lock.name, call.process, killed, lapsed);
-        let of_all = felt.filter(|window| window.host.is_none());
-        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, Time::max))
-    }
-
-    /// Returns the windows that touch an interval, by their start.
-    fn during(&self, from: Time, until: Time) -> impl Iterator<Item = &Window> {
+    /// Returns the windows that touch a span, by their start.
+    fn during(&self, span: Span) -> impl Iterator<Item = &Window> {
+        let (from, until) = span.into_inner();
         let begun = self.windows.partition_point(|window| window.from <= until);
         let over = self.latest.partition_point(|latest| *latest < from).min(begun);
         let endless = self.endless.partition_point(|&index| index < over);
         let endless = self.endless[..endless].iter().map(|&index| &self.windows[index]);
         let others = self.windows[over..begun].iter().filter(move |window| window.until >= from);
         endless.chain(others)
+    }
+}
+
+impl Deref for LockView<'_> {
+    type Target = LockHistory;
+
+    fn deref(&self) -> &LockHistory {
+        self.lock
+    }
+}
+
+impl<'a> LockView<'a> {
+    /// Returns the name of the client.
+    pub(super) fn name_of(self, call: &Operation) -> &'a str {
+        self.history.processes.get(call.process)
+    }
+
+    /// Returns true if both are of one process of the operating system.
+    pub(super) fn are_together(self, one: &Operation, other: &Operation) -> bool {
+        self.host_of(one.process) == self.host_of(other.process)
+    }
+
+    fn host_of(self, process: u32) -> u32 {
+        self.history.hosts[process as usize]
+    }
+
+    /// Returns when the process was killed, if it was.
+    pub(super) fn killed(self, process: u32) -> Option<Time> {
+        self.history.kills.get(&self.host_of(process)).copied()
+    }
+
+    /// Returns the faults that a process met at the lock in a span of time.
+    pub(super) fn felt(self, process: u32, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.near(process, span).filter(|window| !window.hidden)
+    }
+
+    /// Returns the faults that may have kept a process from one of several servers. Those include
+    /// faults of single servers that others mask, and exclude the actions of an operator.
+    pub(super) fn met(self, process: u32, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.near(process, span).filter(|window| {
+            // A fault of one client only: its wall clock, or the lengths of its leases.
+            let touches_no_server = window.hidden && window.host.is_some();
+            let is_by_force = window.breaks.contains(&Assumption::A3);
+            !is_by_force && !touches_no_server
+        })
+    }
+
+    /// Returns all of these faults, noticed or not.
+    fn near(self, process: u32, span: Span) -> impl Iterator<Item = &'a Window> {
+        let host = self.host_of(process);
+        self.during(span).filter(move |window| {
+            window.happened
+                && !matches!(window.what, Trouble::Foreign | Trouble::Resumes)
+                && window.host.is_none_or(|of| of == host)
+        })
+    }
+
+    /// Returns the windows in which an unrecorded client had the lock.
+    pub(super) fn foreign(self) -> impl Iterator<Item = &'a Window> {
+        self.history.windows.iter().filter(move |window| {
+            let is_foreign = window.what == Trouble::Foreign && window.locks.is_some();
+            is_foreign && window.is_about(&self.lock.name)
+        })
+    }
+
+    /// Returns the removals of the lock that began after the start of a span and were over before
+    /// its end.
+    pub(super) fn removals(self, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.during(span.clone()).filter(move |window| {
+            window.removed && window.from > *span.start() && window.until < *span.end()
+        })
+    }
+
+    /// Returns the faults that kept only this client's operations from its server.
+    pub(super) fn silent(self, process: u32, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.felt(process, span).filter(|window| window.is_silent())
+    }
+
+    /// Returns the faults that kept also its renewals from its server.
+    pub(super) fn silenced(self, process: u32, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.silent(process, span).filter(|window| !window.starves())
+    }
+
+    /// Returns the faults in which the process or its application did not run.
+    pub(super) fn stopped(self, process: u32, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.felt(process, span).filter(|window| {
+            window.host.is_some() && matches!(window.what, Trouble::Stop | Trouble::Starve)
+        })
+    }
+
+    /// Returns the faults that broke an assumption of the holders. The span begins with a request:
+    /// the faults before it do not count.
+    pub(super) fn broken(self, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.broken_by(Assumption::guards_holds, span)
+    }
+
+    /// Returns the faults that broke an assumption of exclusion.
+    pub(super) fn exposed(self, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.broken_by(Assumption::guards_exclusion, span)
+    }
+
+    /// Returns the faults that broke one of some assumptions.
+    pub(super) fn broken_by(
+        self,
+        of: fn(Assumption) -> bool,
+        span: Span,
+    ) -> impl Iterator<Item = &'a Window> {
+        self.during(span).filter(move |window| window.breaks.iter().any(|&broken| of(broken)))
+    }
+
+    /// Returns true if the assumption was broken.
+    pub(super) fn breaks(self, broken: Assumption, span: Span) -> bool {
+        self.during(span).any(|window| window.breaks.contains(&broken))
+    }
+
+    /// Returns the windows of the lock that touch a span.
+    fn during(self, span: Span) -> impl Iterator<Item = &'a Window> {
+        self.history.during(span).filter(move |window| window.is_about(&self.lock.name))
+    }
+
+    /// Returns how long the server keeps the grant of `call` without renewals. `None`: while the
+    /// process lives.
+    pub(super) fn lease(self, call: &Operation) -> Option<Duration> {
+        call.lease.or(self.header.lease)
+    }
+
+    /// Returns when no residue of `call` can be left, of all that its process did in a span of
+    /// time. Without a holder that takes a lease. After a fault it takes as long as the header
+    /// allows.
+    pub(super) fn settled(self, call: &Operation, span: Span) -> Time {
+        let (from, until) = span.into_inner();
+        let quiet = match (self.lease(call), self.header.fades) {
+            (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
+            (Some(lease), None) => until.plus(lease + self.header.takeover),
+            (None, None) => until.plus(self.header.drain),
+        };
+        // A background release may meet a fault in turn. A killed process does not recover.
+        let healed = self.felt(call.process, from..=quiet).map(|window| match window.what {
+            Trouble::Kill => self.lapsed(call, window.from),
+            _ => self.healed(call, window),
+        });
+        healed.fold(quiet, Time::max)
+    }
+
+    /// Returns when the waiters of the process of `call` block no others, after it was killed or
+    /// fell silent.
+    pub(super) fn lapsed(self, call: &Operation, silent: Time) -> Time {
+        let each = self.header.absent.unwrap_or_default();
+        let count = if each.is_zero() { 0 } else { self.count_queued_with(call.process, silent) };
+        let lease = self.lease(call).unwrap_or_default();
+        silent.plus(lease + self.header.fading() + each * count)
+    }
+
+    /// Returns how many waiters of the same process waited at `at`.
+    fn count_queued_with(self, process: u32, at: Time) -> u32 {
+        let host = self.host_of(process);
+        let begun = self.calls.partition_point(|call| call.invoke <= at);
+        let waits = |call: &&Operation| call.op == Op::Acquire && call.ret > at;
+        let of_host = |call: &&Operation| self.host_of(call.process) == host;
+        let count = self.calls[..begun].iter().filter(waits).filter(of_host).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Returns when no residue of `call` is left, which met a fault.
+    pub(super) fn healed(self, call: &Operation, fault: &Window) -> Time {
+        match self.header.fades {
+            // Each waiter of that time may be granted the lock once more.
+            Some(_) => self.lapsed(call, fault.until),
+            None => fault.until.plus(self.header.drain),
+        }
+    }
+
+    /// Returns when no waiter of the process of `call` is left, if the process was killed. They
+    /// expire, unless the servers were disturbed meanwhile.
+    pub(super) fn buried(self, call: &Operation) -> Option<Time> {
+        let killed = self.killed(call.process)?;
+        let lapsed = self.lapsed(call, killed);
+        let felt = self.felt(call.process, killed..=lapsed);
+        let of_all = felt.filter(|window| window.host.is_none());
+        Some(of_all.map(|window| self.healed(call, window)).fold(lapsed, Time::max))
     }
 }
 
@@ -520,13 +493,13 @@ impl LockHistory {
 
 /// Names, numbered in the order of their first use.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+struct Names {
     numbers: HashMap<String, u32>,
     names: Vec<String>,
 }
 
 impl Names {
-    pub(super) fn get(&self, number: u32) -> &str {
+    fn get(&self, number: u32) -> &str {
         &self.names[number as usize]
     }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::stop::ProcessState;
 use super::world::{World, name};
-use lock_history::{Client, GrantId, Held, Op, Why};
+use lock_history::{Client, GrantId, Held, Op, Terms, Why};
 
 /// A task of a process, which makes one call at a time.
 pub(super) struct ClientTask {
@@ -139,11 +139,11 @@ impl ClientTask {
             mode,
             AcquireMode::Unrenewed | AcquireMode::LongestHold(_) | AcquireMode::Probed(_)
         );
-        self.client.leaves_unrenewed(may_end);
-        self.client.keeps_for(match mode {
+        let min_hold = match mode {
             AcquireMode::MinimumHold(minimum) => Some(minimum),
             _ => None,
-        });
+        };
+        self.client.next = Terms { unrenewed: may_end, min_hold, ..Terms::default() };
         let (way, wait) = (self.rng.u8(..4), self.up_to(ttl * 3));
         let cancellation = self.cancellation();
         let client = &mut self.client;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use clap::Args;
 use lock_conformance::{ClockMode, Harness, laws};
 use lock_core::Memory;
 use lock_history::Rule;
@@ -19,20 +20,35 @@ use crate::run::run;
 use crate::sites::BackendSpec;
 
 /// The options of a hunt for planted bugs.
-#[derive(Debug)]
+#[derive(Args, Debug)]
 pub(crate) struct Hunt {
-    /// The names of the bugs to plant. All, if empty.
-    pub(crate) names: Vec<String>,
-    /// The backend on which the campaign must detect the bugs, in place of their own checks.
-    pub(crate) on: Option<String>,
-    pub(crate) settings: Settings,
-    pub(crate) seeds: std::ops::Range<u64>,
-    /// The directory of the findings. Bugs with a current finding are left out.
-    pub(crate) out: PathBuf,
-    /// Repeats current findings as well, since the code may have changed.
-    pub(crate) anew: bool,
-    /// The description of the tested code.
-    pub(crate) code: Option<String>,
+    /// Bugs to plant, all by default
+    #[arg(value_name = "BUG")]
+    bugs: Vec<String>,
+    /// Detect the bugs by the campaign on this backend, in place of their own checks
+    #[arg(long, value_name = "BACKEND")]
+    on: Option<String>,
+    /// First seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Faults in each run
+    #[arg(long, default_value_t = Settings::default().faults)]
+    faults: u32,
+    /// Grants between two faults (with few grants, hardly a call is undisturbed)
+    #[arg(long, default_value_t = 60)]
+    grants: u64,
+    /// Seeds to try before a bug counts as not detected
+    #[arg(long, default_value_t = 5)]
+    seeds: u64,
+    /// Directory of the findings (bugs with a finding by the current verdict are left out)
+    #[arg(long, value_name = "DIR", default_value = "campaign")]
+    out: PathBuf,
+    /// Repeat current findings as well, since they are of older code
+    #[arg(long)]
+    anew: bool,
+    /// Description of the tested code for the findings, such as its commit
+    #[arg(long)]
+    code: Option<String>,
 }
 
 /// Plants the bugs of `hunt`. Returns true if all were detected.
@@ -74,14 +90,14 @@ pub(crate) fn hunt(
 
 impl Hunt {
     fn bugs(&self) -> io::Result<Vec<&'static Bug>> {
-        if self.names.is_empty() {
+        if self.bugs.is_empty() {
             return Ok(ALL.iter().collect());
         }
         let find = |name: &String| {
             let found = ALL.iter().find(|bug| bug.name == name);
             found.ok_or_else(|| io::Error::other(format!("no bug {name:?} is known")))
         };
-        self.names.iter().map(find).collect()
+        self.bugs.iter().map(find).collect()
     }
 }
 
@@ -102,14 +118,15 @@ fn detect_by_campaign(
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<Finding> {
     saboteur(bug.name).map_err(io::Error::other)?;
-    let settings = Settings { bug: Some(bug.name.to_owned()), ..hunt.settings.clone() };
+    let settings = Settings { faults: hunt.faults, grants: hunt.grants, ..Settings::default() };
+    let with_bug = Settings { bug: Some(bug.name.to_owned()), ..settings.clone() };
     let (mut seen, mut command) = (None, String::new());
-    for seed in hunt.seeds.clone() {
-        let outcome = runtime()?.block_on(run(target, seed, &settings))?.outcome;
+    for seed in hunt.seed..hunt.seed + hunt.seeds {
+        let outcome = runtime()?.block_on(run(target, seed, &with_bug))?.outcome;
         command = outcome.command();
         let run_without_bug = || {
             println!("{} seed {seed} without a bug", target.name);
-            Ok(runtime()?.block_on(run(target, seed, &hunt.settings))?.outcome.is_clean())
+            Ok(runtime()?.block_on(run(target, seed, &settings))?.outcome.is_clean())
         };
         if bug.shows_in(&outcome) && clean.is_clean(target.name, seed, run_without_bug)? {
             seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));

@@ -76,15 +76,10 @@ impl Nemesis {
                 fault.heal();
                 lasted?;
             }
-            Kind::StoppedFromGrant => {
+            Kind::StoppedFromGrant | Kind::StarvedFromGrant => {
                 take_lock(slot, lock, true)?;
-                let fault = begin(Trouble::Stop);
-                self.suspend(mechanism, beyond_lease, slot).await?;
-                fault.heal();
-            }
-            Kind::StarvedFromGrant => {
-                take_lock(slot, lock, true)?;
-                let fault = begin(Trouble::Starve);
+                let is_stop = kind == Kind::StoppedFromGrant;
+                let fault = begin(if is_stop { Trouble::Stop } else { Trouble::Starve });
                 self.suspend(mechanism, beyond_lease, slot).await?;
                 fault.heal();
             }

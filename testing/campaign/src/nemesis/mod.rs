@@ -302,14 +302,7 @@ impl Nemesis {
 
     /// Polls until `condition` holds. Fails after [`RESUMES_WITHIN`].
     async fn poll_until(&self, condition: impl Fn() -> bool) -> Result<(), ()> {
-        let deadline = Moment::now() + RESUMES_WITHIN;
-        while !condition() {
-            if deadline.has_passed() {
-                return Err(());
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
+        poll(RESUMES_WITHIN, POLL_INTERVAL, || condition().then_some(())).await.ok_or(())
     }
 
     /// Lets a fault last for `duration`, and until there was traffic during it.
@@ -376,6 +369,22 @@ impl Nemesis {
         self.lease()
             .min(Duration::from_millis(1200))
             .mul_f64([0.1, 0.4, 1.0, 2.2][rng.usize(..4)] * (0.3 + 0.7 * rng.f64()))
+    }
+}
+
+/// Polls until `find` returns a value. Returns `None` if it finds none in time.
+async fn poll<T>(
+    within: Duration,
+    interval: Duration,
+    mut find: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let deadline = Moment::now() + within;
+    loop {
+        let found = find();
+        if found.is_some() || deadline.has_passed() {
+            return found;
+        }
+        sleep(interval).await;
     }
 }
 

@@ -11,7 +11,7 @@ use lock_history::{Assumption, Trouble, UnderFault};
 use test_servers::{KeepData, Step};
 use tokio::task::block_in_place;
 
-use super::{Failure, Nemesis, POLL_INTERVAL, RESUMES_WITHIN};
+use super::{Failure, Nemesis, POLL_INTERVAL, RESUMES_WITHIN, poll};
 use crate::kind::{FaultSupport, Kind, Scope};
 use crate::lock_names::lock_name;
 use crate::sites::{self, Removal};
@@ -19,8 +19,35 @@ use crate::sites::{self, Removal};
 /// The time for which the nemesis waits for another leader.
 const ELECTION: Duration = Duration::from_secs(15);
 
+/// The interval at which the nemesis asks which server leads.
+const LEADER_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The time for which a leader runs without a follower before it is stopped or killed.
 const ALONE: Duration = Duration::from_millis(500);
+
+/// A way to take servers down for a while.
+#[derive(Clone, Copy)]
+enum Down {
+    Stopped,
+    /// Killed, and restarted with or without their data.
+    Killed(KeepData),
+}
+
+impl Down {
+    fn begin(self, servers: &[&dyn ServerProcess]) {
+        block_in_place(|| match self {
+            Self::Stopped => servers.iter().for_each(|server| server.stop()),
+            Self::Killed(_) => servers.iter().for_each(|server| server.kill()),
+        });
+    }
+
+    fn end(self, servers: &[&dyn ServerProcess]) {
+        block_in_place(|| match self {
+            Self::Stopped => servers.iter().for_each(|server| server.cont()),
+            Self::Killed(keep) => servers.iter().for_each(|server| server.restart(keep)),
+        });
+    }
+}
 
 impl Nemesis {
     /// Injects a fault into servers or a lock. Returns the locks that it hit, none of them if it
@@ -112,9 +139,9 @@ impl Nemesis {
         let servers = self.site.servers();
         match kind {
             Kind::ServerStopped => {
-                block_in_place(|| servers.iter().for_each(|server| server.stop()));
+                Down::Stopped.begin(&servers);
                 let lasted = self.last(Scope::Outage, span).await;
-                block_in_place(|| servers.iter().for_each(|server| server.cont()));
+                Down::Stopped.end(&servers);
                 lasted
             }
             Kind::ServerFull => {
@@ -134,10 +161,10 @@ impl Nemesis {
                 Ok(())
             }
             kind => {
-                block_in_place(|| servers.iter().for_each(|server| server.kill()));
-                self.last(Scope::Outage, span / 4).await?;
                 let keep = if kind == Kind::ServerEmptied { KeepData::No } else { KeepData::Yes };
-                block_in_place(|| servers.iter().for_each(|server| server.restart(keep)));
+                Down::Killed(keep).begin(&servers);
+                self.last(Scope::Outage, span / 4).await?;
+                Down::Killed(keep).end(&servers);
                 if kind == Kind::ServerEmptied {
                     self.site.lose_data();
                 }
@@ -159,24 +186,17 @@ impl Nemesis {
         if heal.is_some() {
             self.last(Scope::Outage, ALONE).await?;
         }
-        let servers = self.site.servers();
-        let lasted = if kind == Kind::LeaderKilled {
-            block_in_place(|| servers[leader].kill());
-            let lasted = self.last(Scope::Outage, span).await;
-            if outlasts {
-                self.await_replacement(leader).await;
-            }
-            block_in_place(|| servers[leader].restart(KeepData::Yes));
-            lasted
-        } else {
-            block_in_place(|| servers[leader].stop());
-            let lasted = self.last(Scope::Outage, span * 2).await;
-            if outlasts {
-                self.await_replacement(leader).await;
-            }
-            block_in_place(|| servers[leader].cont());
-            lasted
+        let servers = [self.site.servers()[leader]];
+        let (down, span) = match kind {
+            Kind::LeaderKilled => (Down::Killed(KeepData::Yes), span),
+            _ => (Down::Stopped, span * 2),
         };
+        down.begin(&servers);
+        let lasted = self.last(Scope::Outage, span).await;
+        if outlasts {
+            self.await_replacement(leader).await;
+        }
+        down.end(&servers);
         if let Some(heal) = heal {
             block_in_place(heal);
         }
@@ -186,15 +206,19 @@ impl Nemesis {
 
     /// Replaces the leader by an operator's request, while clients run.
     async fn replace_leader(&self, leader: usize) -> Result<(), Failure> {
-        let deadline = Moment::now() + RESUMES_WITHIN;
-        while !block_in_place(|| self.site.has_replaced(leader)) {
-            if deadline.has_passed() {
-                return Err("no server could be made the leader".into());
-            }
-            // Does nothing while a replacement runs, and starts again one that was abandoned.
-            block_in_place(|| self.site.replace_leader(leader));
-            sleep(Duration::from_millis(50)).await;
-        }
+        let replace = || {
+            block_in_place(|| match self.site.has_replaced(leader) {
+                true => Some(()),
+                false => {
+                    // Does nothing while a replacement runs, and starts again one that was
+                    // abandoned.
+                    self.site.replace_leader(leader);
+                    None
+                }
+            })
+        };
+        let replaced = poll(RESUMES_WITHIN, LEADER_INTERVAL, replace).await;
+        replaced.ok_or("no server could be made the leader")?;
         if self.site.isolates_leaders_first() {
             // A leader without a replica grants no locks.
             self.await_leader().await?;
@@ -247,13 +271,13 @@ impl Nemesis {
         let Some(two) = members.get(..2) else {
             return Err("there are no two members to suspend".into());
         };
-        let is_stop = kind == Kind::TwoStopped;
-        let on_both = |action: fn(&dyn ServerProcess)| {
-            block_in_place(|| two.iter().for_each(|one| action(*one)));
+        let down = match kind {
+            Kind::TwoStopped => Down::Stopped,
+            _ => Down::Killed(KeepData::Yes),
         };
-        on_both(if is_stop { |one| one.stop() } else { |one| one.kill() });
+        down.begin(two);
         let lasted = self.last(Scope::Outage, span).await;
-        on_both(if is_stop { |one| one.cont() } else { |one| one.restart(KeepData::Yes) });
+        down.end(two);
         lasted
     }
 
@@ -266,48 +290,34 @@ impl Nemesis {
             proxy.heal();
             return lasted;
         }
-        let member = rng.choice(self.site.members(kind)).ok_or("there is no member for it")?;
-        if kind == Kind::MemberStopped {
-            block_in_place(|| member.stop());
-            let lasted = self.last(Scope::Partial, span * 2).await;
-            block_in_place(|| member.cont());
-            return lasted;
-        }
-        let keep = if kind == Kind::MemberEmptied { KeepData::No } else { KeepData::Yes };
-        block_in_place(|| member.kill());
+        let member = [rng.choice(self.site.members(kind)).ok_or("there is no member for it")?];
+        let (down, span) = match kind {
+            Kind::MemberStopped => (Down::Stopped, span * 2),
+            Kind::MemberEmptied => (Down::Killed(KeepData::No), span),
+            _ => (Down::Killed(KeepData::Yes), span),
+        };
+        down.begin(&member);
         let lasted = self.last(Scope::Partial, span).await;
-        block_in_place(|| member.restart(keep));
+        down.end(&member);
         lasted
     }
 
     /// Waits until another server leads. Returns after [`ELECTION`] in any case: an election may
     /// find no eligible server.
     async fn await_replacement(&self, leader: usize) {
-        let deadline = Moment::now() + ELECTION;
-        while !block_in_place(|| self.site.has_replaced(leader)) {
-            if deadline.has_passed() {
-                return;
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
+        let has_replaced = || block_in_place(|| self.site.has_replaced(leader)).then_some(());
+        let replaced = poll(ELECTION, LEADER_INTERVAL, has_replaced).await;
         // A new leader that waits for a replica does not accept writes yet.
-        if !self.site.isolates_leaders_first() {
+        if replaced.is_some() && !self.site.isolates_leaders_first() {
             self.record_resumption();
         }
     }
 
     /// Waits until a server leads, and returns its index.
     async fn await_leader(&self) -> Result<usize, Failure> {
-        let deadline = Moment::now() + RESUMES_WITHIN;
-        loop {
-            if let Some(leader) = block_in_place(|| self.site.leader()) {
-                return Ok(leader);
-            }
-            if deadline.has_passed() {
-                return Err("no server leads".into());
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
+        let leader = || block_in_place(|| self.site.leader());
+        let found = poll(RESUMES_WITHIN, LEADER_INTERVAL, leader).await;
+        found.ok_or_else(|| "no server leads".to_owned())
     }
 
     /// Removes a held lock: an operator breaks it, or it is deleted on the server. Returns its

@@ -208,12 +208,7 @@ fn faults(totals: &[Total<'_>]) -> String {
         client or the locks that the fault hit, or the run would have failed. `–`: not supported by this\n\
         backend, for the reason below the table.\n\n| kind |"
         .to_owned();
-    for total in totals {
-        let _ = write!(text, " {} |", total.backend);
-    }
-    text += "\n|---|";
-    text += &"--:|".repeat(totals.len());
-    text += "\n";
+    text += &columns(totals);
     for kind in crate::Kind::ALL {
         if !totals.iter().any(|total| total.around.contains_key(&kind)) {
             continue;
@@ -233,6 +228,16 @@ fn faults(totals: &[Total<'_>]) -> String {
         text += &not_with(total, refused.iter().map(|(kind, reason)| (kind.name(), reason)));
     }
     text
+}
+
+/// Returns the head of a table with a column for each backend.
+fn columns<'a>(totals: impl IntoIterator<Item = &'a Total<'a>>) -> String {
+    let (mut names, mut rule) = (String::new(), "\n|---|".to_owned());
+    for total in totals {
+        let _ = write!(names, " {} |", total.backend);
+        rule += "--:|";
+    }
+    names + &rule + "\n"
 }
 
 /// Lists the kinds or verbs that a backend does not support, by reason.
@@ -265,12 +270,7 @@ fn coverage(totals: &[Total<'_>]) -> String {
         clean. `–`: not supported by this backend, for the reason below the table.\n\n| verb or hit |"
         .to_owned();
     let verbs: BTreeSet<&String> = counted.iter().flat_map(|total| total.draws.keys()).collect();
-    for total in &counted {
-        let _ = write!(text, " {} |", total.backend);
-    }
-    text += "\n|---|";
-    text += &"--:|".repeat(counted.len());
-    text += "\n";
+    text += &columns(counted.iter().copied());
     for verb in verbs {
         let _ = write!(text, "| {verb} |");
         for total in &counted {

@@ -17,6 +17,7 @@ pub(super) struct Origin<'a> {
     pub(super) code: Option<&'a str>,
 }
 
+#[derive(Default)]
 pub(super) struct Total<'a> {
     pub(super) backend: &'a str,
     pub(super) outcomes: Vec<&'a Outcome>,
@@ -55,8 +56,8 @@ pub(super) struct Total<'a> {
 pub(super) fn totals(outcomes: &[Outcome]) -> Vec<Total<'_>> {
     let mut totals: BTreeMap<&str, Total<'_>> = BTreeMap::new();
     for outcome in outcomes.iter().filter(|outcome| outcome.settings.bug.is_none()) {
-        let total = totals.entry(&outcome.backend).or_insert_with(|| Total::new(&outcome.backend));
-        total.add(outcome);
+        let total = || Total { backend: &outcome.backend, ..Total::default() };
+        totals.entry(&outcome.backend).or_insert_with(total).add(outcome);
     }
     totals.into_values().collect()
 }
@@ -72,36 +73,6 @@ pub(super) fn of_code(origin: Origin<'_>) -> String {
 }
 
 impl<'a> Total<'a> {
-    fn new(backend: &'a str) -> Self {
-        Self {
-            backend,
-            outcomes: Vec::new(),
-            took: Duration::ZERO,
-            operations: 0,
-            grants: 0,
-            unknown: 0,
-            faults: 0,
-            around: BTreeMap::new(),
-            draws: BTreeMap::new(),
-            drawn_grants: 0,
-            effects: Effects::default(),
-            losses: Losses::default(),
-            takeovers: Spread::default(),
-            hand_offs: Spread::default(),
-            standstills: BTreeMap::new(),
-            resumes: None,
-            prompt: Spread::default(),
-            judged: 0,
-            excused_overlaps: 0,
-            claims_at_risk: 0,
-            undisturbed: 0,
-            unexplained: 0,
-            waits: 0,
-            judged_waits: 0,
-            verdicts: BTreeSet::new(),
-        }
-    }
-
     fn add(&mut self, outcome: &'a Outcome) {
         self.outcomes.push(outcome);
         self.took += outcome.took;

@@ -48,14 +48,7 @@ impl Cluster {
 
 impl Site for Cluster {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: LEASE,
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: LEASE,
-            max_delay: LEASE / 4,
-            locks: 16,
-        }
+        SiteParams::new(LEASE, LEASE, LEASE / 4)
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

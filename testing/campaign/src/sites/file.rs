@@ -20,14 +20,8 @@ struct Directory(TempDir);
 
 impl Site for Directory {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: Duration::from_millis(600),
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: Duration::from_millis(500),
-            max_delay: Duration::from_millis(150),
-            locks: 16,
-        }
+        let [ttl, timeout, delay] = [600, 500, 150].map(Duration::from_millis);
+        SiteParams::new(ttl, timeout, delay)
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

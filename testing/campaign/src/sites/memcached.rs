@@ -22,15 +22,9 @@ struct OneMemcached(Memcached);
 
 impl Site for OneMemcached {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: Duration::from_millis(500),
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: Duration::from_millis(500),
-            max_delay: Duration::from_millis(250),
-            // A lock that is not released stays unavailable for seconds.
-            locks: 48,
-        }
+        let half = Duration::from_millis(500);
+        // A lock that is not released stays unavailable for seconds.
+        SiteParams { locks: 48, ..SiteParams::new(half, half, half / 2) }
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

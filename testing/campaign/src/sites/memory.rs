@@ -18,14 +18,8 @@ struct InMemory(Memory);
 
 impl Site for InMemory {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: Duration::from_millis(400),
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: Duration::from_millis(300),
-            max_delay: Duration::from_millis(150),
-            locks: 16,
-        }
+        let [ttl, timeout, delay] = [400, 300, 150].map(Duration::from_millis);
+        SiteParams::new(ttl, timeout, delay)
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

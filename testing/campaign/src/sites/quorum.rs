@@ -71,14 +71,7 @@ fn is_fit(member: &dyn Site, kind: Kind) -> bool {
 
 impl Site for Quorum {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: self.lease,
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: TIMEOUT,
-            max_delay: TIMEOUT / 4,
-            locks: 16,
-        }
+        SiteParams::new(self.lease, TIMEOUT, TIMEOUT / 4)
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

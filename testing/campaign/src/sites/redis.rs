@@ -21,14 +21,8 @@ struct OneRedis(Redis);
 
 impl Site for OneRedis {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: Duration::from_millis(500),
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: Duration::from_millis(500),
-            max_delay: Duration::from_millis(250),
-            locks: 16,
-        }
+        let half = Duration::from_millis(500);
+        SiteParams::new(half, half, half / 2)
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

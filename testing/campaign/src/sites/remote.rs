@@ -36,14 +36,8 @@ fn address(host: &str) -> Result<SocketAddr, String> {
 
 impl Site for Remote {
     fn params(&self) -> SiteParams {
-        SiteParams {
-            ttl: Duration::from_secs(2),
-            lease: None,
-            typical_hold: Duration::from_millis(1),
-            timeout: Duration::from_secs(1),
-            max_delay: Duration::from_millis(500),
-            locks: 16,
-        }
+        let timeout = Duration::from_secs(1);
+        SiteParams::new(timeout * 2, timeout, timeout / 2)
     }
 
     fn support(&self, kind: Kind) -> FaultSupport {

@@ -52,17 +52,10 @@ struct Group {
 
 impl Site for Group {
     fn params(&self) -> SiteParams {
-        let (ttl, typical_hold) = match self.replicates {
-            true => (LONG_LEASE, LONG_HOLD),
-            false => (LEASE, Duration::from_millis(1)),
-        };
-        SiteParams {
-            ttl,
-            lease: None,
-            typical_hold,
-            timeout: LEASE,
-            max_delay: LEASE / 4,
-            locks: 16,
+        let params = SiteParams::new(LEASE, LEASE, LEASE / 4);
+        match self.replicates {
+            true => SiteParams { ttl: LONG_LEASE, typical_hold: LONG_HOLD, ..params },
+            false => params,
         }
     }
 

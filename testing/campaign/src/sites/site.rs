@@ -56,6 +56,15 @@ pub struct SiteParams {
     pub locks: usize,
 }
 
+impl SiteParams {
+    /// Returns the parameters of a site with 16 locks and short holds.
+    #[must_use]
+    pub const fn new(ttl: Duration, timeout: Duration, max_delay: Duration) -> Self {
+        let typical_hold = Duration::from_millis(1);
+        Self { ttl, lease: None, typical_hold, timeout, max_delay, locks: 16 }
+    }
+}
+
 /// The result of removing a lock by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {

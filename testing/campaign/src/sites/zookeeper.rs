@@ -32,15 +32,9 @@ struct Alone(ZooKeeper);
 struct Ensemble(ZooKeeperEnsemble);
 
 fn params() -> SiteParams {
-    SiteParams {
-        ttl: SESSION_TIMEOUT,
-        lease: Some(SESSION_TIMEOUT),
-        typical_hold: Duration::from_millis(1),
-        timeout: SESSION_TIMEOUT,
-        // Four heartbeat writes in a row, and an answer, must arrive within a session timeout.
-        max_delay: SESSION_TIMEOUT / 16,
-        locks: 16,
-    }
+    // Four heartbeat writes in a row, and an answer, must arrive within a session timeout.
+    let params = SiteParams::new(SESSION_TIMEOUT, SESSION_TIMEOUT, SESSION_TIMEOUT / 16);
+    SiteParams { lease: Some(SESSION_TIMEOUT), ..params }
 }
 
 fn url(through: &[SocketAddr]) -> String {

@@ -43,7 +43,7 @@ impl Workload {
         let mut run = self.lockctl("run");
         run.args(self.ttl()).args(wait).args([&name, "--", "sh", "-c", COMMAND]);
         run.stdin(Stdio::piped());
-        self.client.may_be_overtaken(true);
+        self.client.next.overtakable = true;
         let pending = self.client.invoke(op, &name);
         let start = Clock::raw().now();
         let mut child = run.spawn().expect("lockctl is there");
@@ -73,10 +73,9 @@ impl Workload {
     ) -> Option<(Detached, GrantId)> {
         let name = lock_name(number);
         let (op, wait) = self.draw_wait(number);
-        self.client.leaves_unrenewed(true);
         let mut acquire = self.lockctl("acquire");
         acquire.args(self.ttl()).args(wait).arg(&name);
-        self.client.may_be_overtaken(true);
+        (self.client.next.unrenewed, self.client.next.overtakable) = (true, true);
         let pending = self.client.invoke(op, &name);
         let start = Clock::raw().now();
         let ended = acquire.output().await;

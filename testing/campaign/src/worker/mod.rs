@@ -29,7 +29,6 @@ use crate::collector::CollectorLink;
 use crate::orders::{ClientConfig, Order, read_orders};
 use crate::sites::ConnectFuture;
 use ambient_faults::AmbientFaults;
-use probe::Cue;
 use state::ClientState;
 use workload::Workload;
 pub(crate) use workload::can_detach;
@@ -136,8 +135,8 @@ async fn run_client(
     }
     let client = recorder.client(format!("{}/solo", config.host));
     let probe = Workload::new(client, rng.fork(), link.clone(), Arc::clone(&state), config);
-    let (cue_sender, cues) = unbounded_channel();
-    tasks.spawn(probe.run_probe(locks.clone(), cues));
+    let (to_probe, probe_orders) = unbounded_channel();
+    tasks.spawn(probe.run_probe(locks.clone(), probe_orders));
     link.report("ready");
     let ended = async {
         while let Some(task) = tasks.join_next().await {
@@ -148,7 +147,7 @@ async fn run_client(
     };
     tokio::select! {
         () = ended => {}
-        () = obey(&state, &link, orders, cue_sender) => {}
+        () = obey(&state, &link, orders, to_probe) => {}
     }
 }
 
@@ -158,9 +157,9 @@ async fn obey(
     state: &ClientState,
     link: &CollectorLink,
     orders: impl Read + Send + 'static,
-    cues: UnboundedSender<Cue>,
+    probe: UnboundedSender<Order>,
 ) {
-    let mut cues = Some(cues);
+    let mut probe = Some(probe);
     let (thaw, thawed) = mpsc::channel();
     let mut orders = read_orders(orders, move |line| {
         let order = Order::parse(line);
@@ -181,11 +180,13 @@ async fn obey(
             Order::Disturb(kind, rate, by) => state.ambient_faults.set(Some((kind, rate, by))),
             Order::Calm => state.ambient_faults.set(None),
             Order::Unrenewed(yes) => state.unrenewed.store(yes, Ordering::SeqCst),
-            Order::Hold(lock, renewed) => send_cue(cues.as_ref(), Cue::Hold { lock, renewed }),
-            Order::Release => send_cue(cues.as_ref(), Cue::Release),
+            Order::Hold(..) | Order::Release => {
+                // After the order to quit, there is no probe.
+                let _ = probe.as_ref().map(|probe| probe.send(order));
+            }
             Order::Quit => {
                 state.quits.store(true, Ordering::SeqCst);
-                cues = None;
+                probe = None;
             }
             Order::Die => break,
         }
@@ -194,9 +195,4 @@ async fn obey(
         }
     }
     link.close();
-}
-
-/// Sends a cue to the probe, unless the client has quit.
-fn send_cue(cues: Option<&UnboundedSender<Cue>>, cue: Cue) {
-    let _ = cues.map(|cues| cues.send(cue));
 }

@@ -9,23 +9,17 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::workload::{Workload, record_loss};
 use crate::lock_names::lock_name;
-
-/// An order to the probe.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Cue {
-    Hold { lock: usize, renewed: bool },
-    Release,
-}
+use crate::orders::Order;
 
 impl Workload {
-    /// Obeys cues until their sender is dropped.
-    pub(super) async fn run_probe(mut self, locks: Locker, mut cues: UnboundedReceiver<Cue>) {
-        while let Some(cue) = cues.recv().await {
-            // A cue to release a lock that was lost meanwhile needs no action.
-            let Cue::Hold { lock, renewed } = cue else { continue };
+    /// Obeys orders to hold and to release until their sender is dropped.
+    pub(super) async fn run_probe(mut self, locks: Locker, mut orders: UnboundedReceiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            // An order to release a lock that was lost meanwhile needs no action.
+            let Order::Hold(lock, renewed) = order else { continue };
             let Some(held) = self.acquire_until_quit(&locks, lock, renewed).await else { return };
             self.link.report("holds");
-            self.hold(held, &mut cues).await;
+            self.hold(held, &mut orders).await;
             self.link.report("done");
         }
     }
@@ -39,7 +33,7 @@ impl Workload {
     ) -> Option<Held> {
         let lock = locks.lock(lock_name(number)).expect("a good name").ttl(self.config.ttl);
         let lock = if renewed { lock } else { lock.renewal(RenewalPolicy::off()) };
-        self.client.leaves_unrenewed(!renewed);
+        self.client.next.unrenewed = !renewed;
         while !self.state.quits.load(Ordering::SeqCst) {
             if let Ok(held) = self.client.acquire(&lock).await {
                 record_loss(&held);
@@ -50,14 +44,14 @@ impl Workload {
         None
     }
 
-    /// Holds the lock until the next cue, or until a check of the guard reports its loss.
-    async fn hold(&mut self, held: Held, cues: &mut UnboundedReceiver<Cue>) {
+    /// Holds the lock until the next order, or until a check of the guard reports its loss.
+    async fn hold(&mut self, held: Held, orders: &mut UnboundedReceiver<Order>) {
         let name = held.guard.name().as_str().to_owned();
         let fence = held.guard.fencing_token().map(FencingToken::as_u64);
         let read = self.read(&name, fence);
         loop {
             tokio::select! {
-                _ = cues.recv() => break,
+                _ = orders.recv() => break,
                 () = sleep(self.config.ttl / 8) => {}
             }
             if !self.client.check(&held) {

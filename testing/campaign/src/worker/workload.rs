@@ -9,7 +9,7 @@ use lock_core::clock::sleep;
 use lock_core::{
     Capabilities, Detached, FencingToken, LockName, Locker, Loss, RenewalPolicy, Support, Takeover,
 };
-use lock_history::{Client, GrantId, Held, Why};
+use lock_history::{Client, GrantId, Held, Terms, Why};
 
 use super::state::ClientState;
 use crate::collector::CollectorLink;
@@ -63,18 +63,20 @@ impl Workload {
             // Some leases are never renewed, so that a client that miscounts a lease is detected.
             let unrenewed = self.rng.u8(..16) == 0 || self.state.unrenewed.load(Ordering::SeqCst);
             let extra = self.draw_extra(&locks, unrenewed);
-            self.client.leaves_unrenewed(unrenewed || extra == Extra::MaxHold);
             let min_hold = (extra == Extra::MinHold).then(|| self.up_to(self.config.ttl / 8));
-            self.client.keeps_for(min_hold);
-            // A loaded machine may pause a client for longer than a short lease: the client then
-            // misses its grant.
-            self.client.may_be_overtaken(extra == Extra::OtherTtl);
             if self.rng.u8(..32) == 0 {
                 self.inspect_and_list(&locks, number).await;
             }
             let outlives = matches!(extra, Extra::Detached | Extra::AcquiredByLockctl)
                 && locks.capabilities().takeover == Takeover::AtOnce;
-            self.client.outlives_its_process(outlives.then_some(self.config.ttl));
+            self.client.next = Terms {
+                unrenewed: unrenewed || extra == Extra::MaxHold,
+                // A loaded machine may pause a client for longer than a short lease: the client
+                // then misses its grant.
+                overtakable: extra == Extra::OtherTtl,
+                min_hold,
+                lease: outlives.then_some(self.config.ttl),
+            };
             if let Some(held) = self.take(&locks, number, (unrenewed, extra, min_hold)).await {
                 self.work(held, unrenewed, may_cancel(number)).await;
             }

@@ -89,8 +89,7 @@ impl Small {
         }
         let (invoke, ret) = (times[0], times[1]);
         let op = if d.roll(2) == 0 { Op::Acquire } else { Op::Try };
-        let mut record = record(n, op, invoke);
-        record.grant = Some(format!("g{n}"));
+        let mut record = record(n, op);
         self.push(&record, Kind::Invoke, invoke);
         match d.roll(8) {
             0 => {
@@ -147,8 +146,7 @@ impl Small {
         called: u64,
         answered: u64,
     ) -> Kind {
-        let mut record = record(n, Op::Release, called);
-        record.grant = Some(format!("g{n}"));
+        let mut record = record(n, Op::Release);
         self.push(&record, Kind::Invoke, called);
         let (kind, effect, must) = match d.roll(8) {
             0 => (Kind::Info, Effect::End { grant }, false),
@@ -247,23 +245,7 @@ impl Small {
     }
 }
 
-fn record(n: usize, op: Op, t: u64) -> Record {
-    Record {
-        kind: Kind::Invoke,
-        t,
-        process: format!("p{n}"),
-        lock: "lock 0".into(),
-        op,
-        grant: None,
-        unrenewed: false,
-        overtakable: false,
-        fence: None,
-        valid_until: None,
-        kept_until: None,
-        lease: None,
-        value: None,
-        err: None,
-        run: String::new(),
-        seed: None,
-    }
+fn record(n: usize, op: Op) -> Record {
+    let record = Record::new(Kind::Invoke, op, &format!("p{n}"), "lock 0");
+    Record { grant: Some(format!("g{n}")), ..record }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_history::{Assumption, Fault, Header, History, Kind, Line, Op, Rule, Why, check};
 
-use super::{Hold, MS, call, holds, record, record_mut, released, sort, t};
+use super::{Hold, MS, call, fault_ending, holds, record, record_mut, released, sort, t};
 
 /// A few locks of a run for each backend, with all faults that affected them.
 const RECORDED: [(&str, &str); 6] = [
@@ -83,7 +83,7 @@ fn corruptions_of_recorded_histories_are_seen_in_all_places() {
                 let mut lines = lines.to_vec();
                 sort(&mut lines);
                 let report = check(&History::new(lines).unwrap());
-                rules.iter().any(|rule| report.broken.contains_key(rule))
+                rules.iter().any(|rule| report.breaks(*rule))
             });
             let (seen, all) = (seen.count(), places.len());
             if seen < all || !PLACES.contains(&all) {
@@ -129,9 +129,8 @@ impl Recorded {
         let (from, until) = (t(&self.lines, from), t(&self.lines, until));
         self.lines.iter().any(|line| {
             let Line::Fault(fault) = line else { return false };
-            let is_about =
-                fault.locks.as_ref().is_none_or(|all| all.iter().any(|one| *one == *lock));
-            is_about && !fault.breaks.is_empty() && fault.t <= until && self.heals(fault.id) >= from
+            let is_meanwhile = fault.t <= until && self.heals(fault.id) >= from;
+            is_about(fault, lock) && !fault.breaks.is_empty() && is_meanwhile
         })
     }
 
@@ -155,15 +154,13 @@ impl Recorded {
     /// Returns the times of faults of this process, or of all of them, that its client may have
     /// noticed.
     fn faults(&self, process: Option<&str>, lock: &str) -> impl Iterator<Item = (u64, u64)> {
-        let is_about = move |fault: &Fault| {
+        let is_felt = move |fault: &Fault| {
             let host = fault.process.as_deref();
-            !fault.hidden
-                && (host.is_none() || host == process)
-                && fault.locks.as_ref().is_none_or(|all| all.iter().any(|one| *one == *lock))
+            !fault.hidden && (host.is_none() || host == process) && is_about(fault, lock)
         };
         self.lines.iter().filter_map(move |line| {
             let Line::Fault(fault) = line else { return None };
-            is_about(fault).then(|| (fault.t, self.heals(fault.id)))
+            is_felt(fault).then(|| (fault.t, self.heals(fault.id)))
         })
     }
 
@@ -349,11 +346,8 @@ fn verified_beside(of: &Recorded) -> Vec<Vec<Line>> {
         of.edit(|lines| {
             let at = t(lines, next.ok);
             call(lines, invoke, at + 1, at + 2, Op::Renew, Kind::Ok);
-            let mut index = 0;
-            lines.retain(|_| {
-                index += 1;
-                ![invoke, ok].contains(&(index - 1))
-            });
+            lines.remove(ok);
+            lines.remove(invoke);
         })
     });
     places.collect()
@@ -375,15 +369,17 @@ fn verified_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
 
 /// Removes a lock between two points, half a microsecond apart.
 fn remove(lines: &mut Vec<Line>, lock: &str, at: u64, more: &str) {
-    let begins = format!(
-        r#"{{"kind":"fault","t":{at},"id":999999,"what":"broken","lock":"{lock}","breaks":["A3"]}}"#
-    );
-    let ends = format!(r#"{{"kind":"heal","t":{},"id":999999{more}}}"#, at + 500);
-    lines.extend([begins, ends].map(|line| Line::parse(line.as_bytes()).unwrap()));
+    let what = format!(r#""broken","lock":"{lock}","breaks":["A3"]"#);
+    add_fault(lines, [at, at + 500], &what, more);
     let Line::Header(header) = &mut lines[0] else { panic!("a header comes first") };
     if !header.breaks.contains(&Assumption::A3) {
         header.breaks.push(Assumption::A3);
     }
+}
+
+fn add_fault(lines: &mut Vec<Line>, times: [u64; 2], what: &str, end: &str) {
+    let fault = fault_ending(999_999, times, what, end);
+    lines.extend(fault.map(|line| Line::parse(line.as_bytes()).unwrap()));
 }
 
 /// Removes the lock in the middle of the hold, with no later holder.
@@ -404,11 +400,8 @@ fn renewed_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
             let (from, until) = (t(lines, hold.ok), t(lines, invoke));
             call(lines, invoke, until - 1000, until - 500, Op::Renew, Kind::Ok);
             remove(lines, &hold.lock, from.midpoint(until), r#","removed":true"#);
-            let mut index = 0;
-            lines.retain(|_| {
-                index += 1;
-                ![invoke, ok].contains(&(index - 1))
-            });
+            lines.remove(ok);
+            lines.remove(invoke);
         })
     });
     places.collect()
@@ -471,11 +464,7 @@ fn starved_after_fault(of: &Recorded) -> Vec<Vec<Line>> {
             let begun = t(lines, hold.invoke);
             let (host, _) = record(&lines[hold.ok]).unwrap().process.split_once('/').unwrap();
             let process = format!("{host}/starved");
-            let fault = format!(
-                r#"{{"kind":"fault","t":{},"id":999999,"what":"delay","proc":"{host}"}}"#,
-                begun + 1
-            );
-            let over = format!(r#"{{"kind":"heal","t":{},"id":999999}}"#, begun + MS);
+            let delay = format!(r#""delay","proc":"{host}""#);
             let token = long.new_token(&hold.lock);
             for index in [hold.invoke, hold.ok] {
                 record_mut(&mut lines[index]).process.clone_from(&process);
@@ -490,10 +479,14 @@ fn starved_after_fault(of: &Recorded) -> Vec<Vec<Line>> {
                 let is_of_it = record(line).is_some_and(|r| r.grant == grant);
                 !is_of_it || [hold.invoke, hold.ok].contains(&(index - 1)) || line.t() > Some(end)
             });
-            lines.extend([fault, over].map(|line| Line::parse(line.as_bytes()).unwrap()));
+            add_fault(lines, [begun + 1, begun + MS], &delay, "");
         })
     });
     places.collect()
+}
+
+fn is_about(fault: &Fault, lock: &str) -> bool {
+    fault.locks.as_ref().is_none_or(|all| all.iter().any(|one| one == lock))
 }
 
 fn undisturbed(lines: &[Line]) -> u64 {

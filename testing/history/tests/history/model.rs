@@ -5,9 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use lock_history::{
-    ClockName, Fault, Grade, Header, Kind, Line, Op, Record, Renewals, Trouble, Why,
-};
+use lock_core::{Backend, Memory};
+use lock_history::{Fault, Grade, Header, Kind, Line, Op, Record, Renewals, Trouble, Why};
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const LEASE: u64 = 3000 * MS;
@@ -49,39 +48,18 @@ pub(crate) struct Play {
 }
 
 pub(crate) fn header(play: &Play) -> Header {
-    let ms = Duration::from_millis;
+    let (ms, caps) = (Duration::from_millis, Memory::new().capabilities());
     Header {
-        version: Header::VERSION,
-        run: format!("model {}", play.seed),
-        seed: play.seed,
-        backend: "model".into(),
-        clock: ClockName::Moment,
-        sequential: true,
         fencing: if play.fenced { Grade::Seeded } else { Grade::None },
         fifo_after: Some(ms(20)),
-        lease: Some(ms(3000)),
         margin: ms(30),
         takeover: ms(150),
         hand_off: ms(100),
-        half: None,
-        most: None,
-        all: None,
         told_within: ms(100),
         drain: ms(11_000),
-        recovers: None,
-        exact: false,
-        fades: None,
-        absent: None,
-        timeout: None,
         renewals: Renewals::Recorded,
-        residue: None,
-        breaks: Vec::new(),
-        resumes: None,
-        passes_on: false,
-        passes_over: false,
-        moves_back: false,
         counts_hand_overs: false,
-        votes: false,
+        ..Header::new(&format!("model {}", play.seed), play.seed, &caps, ms(3000))
     }
 }
 
@@ -456,24 +434,7 @@ impl World {
     }
 
     fn record(&self, client: usize, op: Op, lock: usize) -> Record {
-        Record {
-            kind: Kind::Invoke,
-            t: self.now,
-            process: self.clients[client].name.clone(),
-            lock: format!("lock {lock}"),
-            op,
-            grant: None,
-            unrenewed: false,
-            overtakable: false,
-            fence: None,
-            valid_until: None,
-            kept_until: None,
-            lease: None,
-            value: None,
-            err: None,
-            run: String::new(),
-            seed: None,
-        }
+        Record::new(Kind::Invoke, op, &self.clients[client].name, &format!("lock {lock}"))
     }
 
     fn push(&mut self, kind: Kind, mut record: Record) {
