@@ -18,7 +18,7 @@ use super::timeline::{LockView, Outcome, Time};
 const BUDGET: [usize; 2] = [100, 500_000];
 
 /// The effect of an operation on the lock, or its statement about it. Grants are named by the index
-/// of their acquisition in [`LockHistory::calls`].
+/// of their acquisition in `LockHistory::calls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// The lock is free; then this grant has it.
