@@ -420,10 +420,10 @@ async fn ask(
     if hold.loss().is_some() {
         return Err(hold.loss_error(doing));
     }
-    // No renewal by the policy is sent meanwhile: there must be time for one afterwards.
-    let limit = match hold.policy.renewal.is_off() {
-        true => engine.settings.timeout,
-        false => renewer::limit(engine, claim_states),
+    // No other renewal is sent meanwhile: if the lock needs one, there must be time for it afterwards.
+    let limit = match hold.needs_renewals() {
+        true => renewer::limit(engine, claim_states),
+        false => engine.settings.timeout,
     };
     let answers = tokio::select! {
         biased;

@@ -490,6 +490,12 @@ impl Hold {
         self.reschedule();
     }
 
+    /// Returns true if the lock is to be renewed, by its policy or because its lease ends before the
+    /// time that was asked for.
+    pub(crate) fn needs_renewals(&self) -> bool {
+        self.is_to_be_renewed(&self.state())
+    }
+
     fn is_to_be_renewed(&self, state: &HoldState) -> bool {
         let falls_short = state.deadline.is_some() && state.deadline < state.asked_until;
         !state.refused && (falls_short || !self.policy.renewal.is_off())

@@ -25,16 +25,21 @@ async fn a_lock_is_renewed_for_as_long_as_its_guard_lives() {
     assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some());
 }
 
+/// Returns a locker whose first renewal hangs, and whose calls have five seconds.
+fn whose_first_renewal_hangs() -> Locker {
+    let hung = AtomicBool::new(false);
+    let backend = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew if !hung.swap(true, Ordering::SeqCst) => Injection::Hang,
+        _ => Injection::None,
+    });
+    Locker::builder(backend).timeout(secs(5)).build()
+}
+
 /// The timeout of a call is longer than the lease, and the renewals that follow are answered.
 #[tokio::test(start_paused = true)]
 async fn a_verification_that_is_not_answered_loses_no_lock() {
     for verifies in [false, true] {
-        let hung = AtomicBool::new(false);
-        let backend = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
-            Verb::Renew if !hung.swap(true, Ordering::SeqCst) => Injection::Hang,
-            _ => Injection::None,
-        });
-        let locks = Locker::builder(backend).timeout(secs(5)).build();
+        let locks = whose_first_renewal_hangs();
         let guard = locks.lock("n").unwrap().ttl(secs(3)).acquire().await.unwrap();
         if verifies {
             guard.verify().await.unwrap_err();
@@ -42,6 +47,23 @@ async fn a_verification_that_is_not_answered_loses_no_lock() {
         sleep(secs(10)).await;
         assert!(guard.is_held(), "verifies: {verifies}");
     }
+}
+
+/// A lock that was handed over has a short lease, which is renewed under any policy.
+#[tokio::test(start_paused = true)]
+async fn a_verification_that_is_not_answered_leaves_time_for_the_first_renewal() {
+    let locks = whose_first_renewal_hangs();
+    let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
+    let holder = lock.acquire().await.unwrap();
+    let released = async {
+        sleep(secs(1)).await;
+        holder.release().await.unwrap();
+    };
+    let (guard, ()) = tokio::join!(lock.acquire(), released);
+    let guard = guard.unwrap();
+    guard.verify().await.unwrap_err();
+    sleep(secs(10)).await;
+    assert!(guard.is_held());
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,8 +20,24 @@ const SHARE: Duration = Duration::from_secs(2);
 const SHORT: Duration = Duration::from_millis(500);
 
 async fn locker(server: &Server, share: Duration) -> Locker {
-    let config = Config::new(&server.url()).unwrap().polling_share(share).unwrap();
+    connect(&server.url(), share).await
+}
+
+/// Returns a locker whose requests pass through the proxy.
+async fn distant(server: &Server, share: Duration) -> (Proxy, Locker) {
+    let (network, url) = server.proxied();
+    (network, connect(&url, share).await)
+}
+
+async fn connect(url: &str, share: Duration) -> Locker {
+    let config = Config::new(url).unwrap().polling_share(share).unwrap();
     Locker::new(Redis::connect(config).await.expect("the server takes us"))
+}
+
+/// Ends the connections through the proxy, for good.
+async fn cut_off(network: &Proxy) {
+    network.set(Fault::Refuse);
+    network.reset_connections().await;
 }
 
 fn lock(locks: &Locker) -> Lock {
@@ -93,17 +109,14 @@ async fn the_next_in_the_queue_takes_a_lock_that_no_other_client_wants() {
 #[tokio::test]
 async fn the_process_behind_a_dead_one_takes_the_lock() {
     let server = Server::start();
-    let network = Proxy::start(server.addr()).unwrap();
     let locks = locker(&server, SHARE).await;
-    let url = format!("redis://{}?polling_share=2s", network.addr());
-    let dead = Locker::new(Redis::connect(url).await.unwrap());
+    let (network, dead) = distant(&server, SHARE).await;
     let holder = lock(&locks).acquire().await.unwrap();
     let first = queued(&server, lock(&dead)).await;
     let second = queued(&server, lock(&locks)).await;
     holder.release().await.unwrap();
     // From now on the server has no connection of the first one, which never asks.
-    network.set(Fault::Refuse);
-    network.reset_connections().await;
+    cut_off(&network).await;
     assert!(is_left(&server), "the machine was too slow for this test");
     served(second).await.release().await.unwrap();
     assert!(!first.is_finished());
@@ -113,10 +126,8 @@ async fn the_process_behind_a_dead_one_takes_the_lock() {
 #[tokio::test]
 async fn processes_that_wait_no_longer_keep_no_waiter_from_the_lock() {
     let server = Server::start();
-    let network = Proxy::start(server.addr()).unwrap();
     let (locks, others) = (locker(&server, SHARE).await, locker(&server, SHARE).await);
-    let url = format!("redis://{}?polling_share=2s", network.addr());
-    let dead = Locker::new(Redis::connect(url).await.unwrap());
+    let (network, dead) = distant(&server, SHARE).await;
     let holder = lock(&locks).acquire().await.unwrap();
     let first = queued(&server, lock(&dead)).await;
     let second = queued(&server, lock(&others)).await;
@@ -127,8 +138,7 @@ async fn processes_that_wait_no_longer_keep_no_waiter_from_the_lock() {
         eventually(|| server.waiting("n") == 2).await;
     }
     holder.release().await.unwrap();
-    network.set(Fault::Refuse);
-    network.reset_connections().await;
+    cut_off(&network).await;
     assert!(is_left(&server), "the machine was too slow for this test");
     served(second).await.release().await.unwrap();
     first.abort();
@@ -137,10 +147,8 @@ async fn processes_that_wait_no_longer_keep_no_waiter_from_the_lock() {
 #[tokio::test]
 async fn a_newcomer_takes_the_lock_if_the_process_before_it_dies() {
     let server = Server::start();
-    let network = Proxy::start(server.addr()).unwrap();
     let locks = locker(&server, SHARE).await;
-    let url = format!("redis://{}?polling_share=2s", network.addr());
-    let dead = Locker::new(Redis::connect(url).await.unwrap());
+    let (network, dead) = distant(&server, SHARE).await;
     let holder = lock(&locks).acquire().await.unwrap();
     let mut waiters = Vec::new();
     // The newcomer is not among the first two processes of so many entries.
@@ -152,8 +160,7 @@ async fn a_newcomer_takes_the_lock_if_the_process_before_it_dies() {
     eventually(|| server.waiting("n") == 16).await;
     holder.release().await.unwrap();
     let newcomer = queued(&server, lock(&locks)).await;
-    network.set(Fault::Refuse);
-    network.reset_connections().await;
+    cut_off(&network).await;
     assert!(is_left(&server), "the machine was too slow for this test");
     served(newcomer).await.release().await.unwrap();
     waiters.iter().for_each(JoinHandle::abort);
@@ -241,10 +248,8 @@ async fn the_time_that_a_lock_was_left_free_counts_as_it_was() {
 #[tokio::test]
 async fn a_late_poll_counts() {
     let server = Server::start();
-    let network = Proxy::start(server.addr()).unwrap();
     let locks = locker(&server, SHORT).await;
-    let url = format!("redis://{}?polling_share=500ms", network.addr());
-    let far = Locker::new(Redis::connect(url).await.unwrap());
+    let (network, far) = distant(&server, SHORT).await;
     let holder = lock(&locks).acquire().await.unwrap();
     let waiter = queued(&server, lock(&far)).await;
     network.set(Fault::delay(Duration::from_millis(400)));

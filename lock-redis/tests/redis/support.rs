@@ -127,6 +127,9 @@ impl Server {
             Step::Forward(by) => by.as_micros() as i64,
             Step::Back(by) => -(by.as_micros() as i64),
         };
+        if by == 0 {
+            return;
+        }
         // Between the two it goes on by itself.
         while (micros() - before - by - Moment::now().saturating_since(began).as_micros() as i64)
             .abs()

@@ -1,5 +1,6 @@
 //! Refusals of servers, and their errors.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use lock_conformance::helpers::Output;
@@ -9,7 +10,7 @@ use lock_zookeeper::ZooKeeper;
 use test_servers::{KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use crate::support::{claim, client, name, operator, server, soon, until, win};
+use crate::support::{claim, client, name, operator, server, soon, until, url, win};
 
 #[tokio::test]
 async fn with_credentials_nodes_are_ours_alone() {
@@ -48,7 +49,7 @@ async fn sessions_that_are_local_to_a_member_are_refused_for_good() {
     let options = ZooKeeperOptions::new().setting("localSessionsEnabled", "true");
     let ensemble = ZooKeeperEnsemble::start(&options);
     let member = ensemble.member(ensemble.follower()).addr();
-    let error = soon(ZooKeeper::connect(crate::support::url(member))).await.unwrap_err();
+    let error = soon(ZooKeeper::connect(url(member))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
     assert!(error.to_string().contains("localSessionsUpgradingEnabled"), "{error}");
 }
@@ -93,7 +94,14 @@ async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
         .property("zookeeper.request_throttle_max_requests", "1")
         .property("zookeeper.throttled_op_wait_time", "1");
     let server = Server::start(&options);
-    let locks = Locker::new(client(server.addr()).await);
+    // A busy machine makes requests wait, too, and `connect` does not repeat its own.
+    let connected = OnceCell::new();
+    until("it takes a client", async || {
+        let client = ZooKeeper::connect(url(server.addr())).await;
+        client.is_ok_and(|client| connected.set(client).is_ok())
+    })
+    .await;
+    let locks = Locker::new(connected.into_inner().unwrap());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     let busy = operator(server.addr()).await;
     let mut load = tokio::task::JoinSet::new();
@@ -133,7 +141,7 @@ pub(crate) async fn set_quota(operator: &Client, nodes: u32) {
 async fn a_server_with_too_many_connections_refuses_and_says_so() {
     let server = Server::start(&ZooKeeperOptions::new().setting("maxClientCnxns", "2"));
     let _taken = (client(server.addr()).await, client(server.addr()).await);
-    let error = soon(ZooKeeper::connect(crate::support::url(server.addr()))).await.unwrap_err();
+    let error = soon(ZooKeeper::connect(url(server.addr()))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("maxClientCnxns"), "{error}");
 }

@@ -117,7 +117,7 @@ pub(super) struct LockHistory {
     pub(super) grants: Vec<Grant>,
 }
 
-/// The part of a lock in a history, with what concerns all locks: the header, and the faults.
+/// A view of one lock. It also shows the header and the faults of the whole history.
 #[derive(Clone, Copy)]
 pub(super) struct LockView<'a> {
     pub(super) history: &'a History,
@@ -220,7 +220,7 @@ impl History {
         builder.finish()
     }
 
-    /// Returns the part of each lock.
+    /// Returns a view of each lock.
     pub(super) fn locks(&self) -> impl Iterator<Item = LockView<'_>> {
         self.locks.iter().map(|lock| LockView { history: self, header: &self.header, lock })
     }
