@@ -420,7 +420,7 @@ async fn ask(
     if hold.loss().is_some() {
         return Err(hold.loss_error(doing));
     }
-    // No other renewal is sent meanwhile: if the lock needs one, there must be time for it afterwards.
+    // No other renewal is sent meanwhile: one that the lock needs must have time afterwards.
     let limit = match hold.needs_renewals() {
         true => renewer::limit(engine, claim_states),
         false => engine.settings.timeout,

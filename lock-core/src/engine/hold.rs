@@ -490,8 +490,8 @@ impl Hold {
         self.reschedule();
     }
 
-    /// Returns true if the lock is to be renewed, by its policy or because its lease ends before the
-    /// time that was asked for.
+    /// Returns true if the lock is to be renewed: by its policy, or because its lease ends before
+    /// the time that was asked for.
     pub(crate) fn needs_renewals(&self) -> bool {
         self.is_to_be_renewed(&self.state())
     }
