@@ -2,6 +2,7 @@
 //! Only its head sends requests, if the backend has no queue or locks are handed over locally.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -88,9 +89,13 @@ impl<T> QueueTicket<T> {
     ///
     /// Cancel safe: dropping the future leaves the queue, and loses the position in it.
     pub(crate) async fn become_head(self, key: HandoverKey) -> QueueHead<T> {
-        let waiting = WaitingEntry::begin(&self.queue, key);
-        self.queue.permit.acquire().await.expect("lines are never closed").forget();
-        drop(waiting);
+        {
+            let permit = pin!(self.queue.permit.acquire());
+            // Ends before the permit passes on, also if the waiter is cancelled: the next head
+            // counts no waiter that has left.
+            let _waiting = WaitingEntry::begin(&self.queue, key);
+            permit.await.expect("the semaphore is never closed").forget();
+        }
         QueueHead(self)
     }
 

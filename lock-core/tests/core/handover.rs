@@ -2,7 +2,7 @@
 //! asked.
 
 use std::collections::HashSet;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,6 +16,7 @@ use lock_core::{
     ErrorKind, LockGuard, LockName, Locker, LockerBuilder, Loss, Memory, Order, OwnerId,
     RenewalPolicy, Requirements,
 };
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::support::Altered;
@@ -54,8 +55,17 @@ async fn acquire(locks: &Locker) -> LockGuard {
 /// A waiter that is queued when this returns.
 async fn waiter(locks: &Locker) -> JoinHandle<LockGuard> {
     let locks = locks.clone();
-    let waiter = tokio::spawn(async move { acquire(&locks).await });
-    sleep(Duration::from_millis(1)).await;
+    let (queued, is_queued) = oneshot::channel();
+    let waiter = tokio::spawn(async move {
+        let mut acquisition = pin!(acquire(&locks));
+        let first = poll_fn(|context| Poll::Ready(acquisition.as_mut().poll(context))).await;
+        let _ = queued.send(());
+        match first {
+            Poll::Ready(guard) => guard,
+            Poll::Pending => acquisition.await,
+        }
+    });
+    is_queued.await.unwrap();
     waiter
 }
 
@@ -646,8 +656,7 @@ async fn many_threads_that_come_and_go_are_one_after_another() {
 /// Polls a few times, as it is woken or not.
 async fn poll_for<F: Future + Unpin>(future: &mut F, polls: u64) -> Option<F::Output> {
     for _ in 0..polls {
-        let polled =
-            std::future::poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx)));
+        let polled = poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx)));
         if let Poll::Ready(output) = polled.await {
             return Some(output);
         }
