@@ -232,6 +232,11 @@ impl LockKeys {
         self.part(0)
     }
 
+    /// Returns the token key.
+    pub(crate) fn token(&self) -> &str {
+        self.part(1)
+    }
+
     /// Returns the key of the queue.
     pub(crate) fn queue(&self) -> &str {
         self.part(2)

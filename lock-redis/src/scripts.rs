@@ -30,6 +30,7 @@ macro_rules! scripts {
 
 scripts! {
     acquire: "quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua";
+    plain_release: "plain_release.lua";
     quick_renew: "quick_renew.lua";
     renew: "prelude.lua" "queue.lua" "renew.lua";
     release: "quick_release.lua" "prelude.lua" "queue.lua" "release.lua";

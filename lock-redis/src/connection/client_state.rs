@@ -13,12 +13,14 @@ use crate::keys::{Keys, LockKeys};
 use crate::queue::Queues;
 use crate::scripts::{self, Scripts};
 use crate::signal_waiters::SignalWaiters;
+use crate::verbs::uncontended::RecentLocks;
 
 /// The state that all connections of a client share.
 pub(crate) struct ClientState {
     pub(crate) keys: Keys,
     pub(crate) waiters: SignalWaiters,
     pub(crate) queues: Queues,
+    pub(crate) recent: RecentLocks,
     /// The unguessable id of this client in its channels, on which it receives its grants, if it
     /// queues.
     pub(crate) id: Option<String>,
@@ -49,6 +51,7 @@ impl ClientState {
             keys,
             waiters: SignalWaiters::default(),
             queues: Queues::default(),
+            recent: RecentLocks::default(),
             id,
             channel,
             order: OnceLock::new(),

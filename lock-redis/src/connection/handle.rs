@@ -73,6 +73,11 @@ impl Connection {
         self.health.may_delete.load(Ordering::Relaxed)
     }
 
+    /// Returns false if the server has refused this user to increment.
+    pub(crate) fn may_count(&self) -> bool {
+        !self.health.refuses_to_count.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.health.broken.load(Ordering::Acquire)
     }

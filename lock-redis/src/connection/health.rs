@@ -35,6 +35,8 @@ pub(crate) struct Health {
     pub(crate) deletes: AtomicBool,
     /// The same, and it has not refused us that.
     pub(crate) may_delete: AtomicBool,
+    /// The server has refused us `INCR`.
+    pub(crate) refuses_to_count: AtomicBool,
     /// In a cluster: the slots on whose channels it listens.
     pub(crate) slots: Mutex<HashSet<u16>>,
     /// The time of the oldest request whose caller has gone without an answer.
@@ -57,6 +59,7 @@ impl Health {
             desynchronized: AtomicBool::new(false),
             deletes: AtomicBool::new(false),
             may_delete: AtomicBool::new(false),
+            refuses_to_count: AtomicBool::new(false),
             slots: Mutex::default(),
             unanswered: Mutex::default(),
             clock: Mutex::default(),

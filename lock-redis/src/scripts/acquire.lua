@@ -13,7 +13,15 @@ local now = clock()
 local value, err = lock_at(lock)
 if err then
     return err
-elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
+elseif value and string.find(value .. ' ', '^%x+ 0 ') then
+    -- An attempt without a script. Of this claim: it begins anew. Of a released one: it came late.
+    local by = string.sub(value, 1, 32)
+    if by == owner or redis.call('EXISTS', string.sub(tombstone, 1, -33) .. by) == 1 then
+        redis.call('DEL', lock)
+        value = nil
+    end
+end
+if not value and redis.call('EXISTS', tombstone, queue) == 0 then
     local number, err = grant(lock, token_key, owner, label, ttl, min_token, now)
     return err or {1, number, ttl, now, 0}
 end

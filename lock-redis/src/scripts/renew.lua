@@ -2,11 +2,12 @@
 --
 -- Five keys for each claim: the lock, its token key, its queue, its processes, its release key.
 --
--- Four arguments for each claim:
+-- Five arguments for each claim:
 --   1  The owner id.
 --   2  The ttl in ms.
 --   3  '1' to prolong the token key.
 --   4  The queue entry, if the lock was sent and the client has not confirmed it yet, or ''.
+--   5  The token to store, if the lock was granted without a script, or ''.
 --
 -- Replies {number, lease in ms} for each claim, or {'', 0} if it does not hold the lock.
 --
@@ -16,7 +17,7 @@ local answers = {}
 local queued
 for i = 1, #KEYS / 5 do
     local lock, token_key, queue, processes = KEYS[5 * i - 4], KEYS[5 * i - 3], KEYS[5 * i - 2], KEYS[5 * i - 1]
-    local owner, ttl, prolong, sent = ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+    local owner, ttl, prolong, sent = ARGV[5 * i - 4], ARGV[5 * i - 3], ARGV[5 * i - 2], ARGV[5 * i - 1]
     answers[i] = {'', 0}
     local value = redis.pcall('GETRANGE', lock, '0', '255')
     if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -25,7 +26,19 @@ for i = 1, #KEYS / 5 do
     if type(value) == 'string' and string.sub(value, 1, 32) == owner then
         local lease, number = tonumber(ttl), string.match(value, '^%x+ (%d+)') or ''
         local remaining = redis.call('PTTL', lock)
-        if remaining < lease then
+        if number == '0' then
+            number = ARGV[5 * i]
+            local rest, err = string.sub(value, 35), nil
+            if number == '' then
+                -- The answer to its attempt was lost.
+                number, err = grant(lock, token_key, owner, string.sub(rest, 2), math.max(remaining, lease), '', clock())
+            else
+                redis.call('SET', lock, owner .. ' ' .. number .. rest, 'PX', math.max(remaining, lease))
+            end
+            if err then
+                return err
+            end
+        elseif remaining < lease then
             redis.call('PEXPIRE', lock, ttl)
         end
         if sent ~= '' then

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lock_core::backend::{Effect, Fault, Identity};
+use lock_core::clock::Moment;
 use redis::Value as Answer;
 
 use crate::connection::handle::Connection;
@@ -156,6 +157,35 @@ impl Link {
         }
     }
 
+    /// Takes the lock without a script if its key is free, increments its token key, and looks
+    /// whether a claim is queued.
+    pub(crate) async fn take(
+        &self,
+        connection: &Connection,
+        keys: &LockKeys,
+        value: &str,
+        ttl: u64,
+    ) -> Result<(Moment, Taken), Fault> {
+        let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
+        pipe.cmd("SET").arg(keys.lock()).arg(value).arg("NX").arg("PX").arg(ttl);
+        pipe.cmd("INCR").arg(keys.token());
+        pipe.cmd("EXISTS").arg(keys.queue());
+        let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
+        let (asked, answers) = connection.health.watch(asking).await;
+        let answers = answers.map_err(|error| self.failed(connection, "acquire", &error))?;
+        let [set, number, queued] = <[Answer; 3]>::try_from(answers)
+            .map_err(|answers| fault::unexpected_answer("acquire", format!("{answers:?}")))?;
+        if matches!(&number, Answer::ServerError(error) if error.code() == "NOPERM") {
+            connection.health.refuses_to_count.store(true, Ordering::Relaxed);
+        }
+        let number = match number {
+            Answer::Int(number) => u64::try_from(number).ok(),
+            _ => None,
+        };
+        let (is_set, is_plain) = (set == Answer::Okay, queued == Answer::Int(0));
+        Ok((asked, Taken { is_set, number, is_plain }))
+    }
+
     /// Deletes the key if it has this value. False if it has not, or the server does not do that
     /// for us.
     pub(crate) async fn delete_if_equal(
@@ -190,6 +220,16 @@ impl Link {
             let _ = self.run::<Answer>(&connection, "give back", &call).await;
         }
     }
+}
+
+/// The answers to an attempt without a script.
+pub(crate) struct Taken {
+    /// The lock has the value.
+    pub(crate) is_set: bool,
+    /// The number of the token key, if it is one.
+    pub(crate) number: Option<u64>,
+    /// No claim is queued.
+    pub(crate) is_plain: bool,
 }
 
 /// The text of `INFO`: lines of `name:value`.

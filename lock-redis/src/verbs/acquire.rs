@@ -17,6 +17,7 @@ use crate::topology::request::{Request, Response};
 use crate::topology::servers::Servers;
 use crate::value::shown;
 use crate::verbs::held::HeldLock;
+use crate::verbs::uncontended::{Uncontended, after_a_value};
 
 /// Why a grant is none, if it was gone when replicas were asked for it.
 const ENDED_EARLY: &str =
@@ -114,11 +115,22 @@ impl Redis {
         position: Option<QueuePosition>,
     ) -> Result<AttemptOutcome, Fault> {
         let servers = &self.inner.servers;
-        let ClientState { waiters, .. } = &*servers.client;
+        let ClientState { waiters, recent, .. } = &*servers.client;
+        let may_find_its_value = match self.attempt_uncontended(claim, keys).await? {
+            Uncontended::Granted(outcome) => {
+                waiters.leave(&claim.owner);
+                self.inner.warned.forget(keys.lock());
+                return Ok(outcome);
+            }
+            Uncontended::Unusual(may_find_its_value) => may_find_its_value,
+        };
         let arms_release_key =
             claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;
-        let Response { asked, connection, answer, .. } =
-            self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await?;
+        let sent = self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await;
+        let Response { asked, connection, answer, .. } = match sent {
+            Err(fault) if may_find_its_value => return Err(after_a_value(fault)),
+            sent => sent?,
+        };
         let AcquireReply(answer, token, ms, now, flags) = answer;
         if now > 0 {
             // By this the age of the next lock that is sent is known.
@@ -138,11 +150,18 @@ impl Redis {
                 let token_key_until = asked + lease + TOKEN_RETENTION;
                 // The short form of the reply has no time.
                 let (connection_id, is_new) = (connection.id(), (now == 0).into());
-                let held = HeldLock { token, token_key_until, connection: connection_id, is_new };
+                let held = HeldLock {
+                    token,
+                    token_key_until,
+                    connection: connection_id,
+                    is_new,
+                    is_stored: true,
+                };
                 let attempt = Attempt::Acquired(held.grant(lease, asked)?);
                 Ok(AttemptOutcome { attempt, reply: None, connection })
             }
             0 | 2 => {
+                recent.contended(keys.lock());
                 let (holder_is_ours, expires_in) = (answer == 0, duration(ms));
                 self.warn_if_stuck(&claim.name, keys.lock(), holder_is_ours, ms);
                 let reply = match position {

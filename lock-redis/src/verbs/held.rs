@@ -1,6 +1,6 @@
 //! The state of a held lock besides its lease: its token, and the connection that granted it.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::FencingToken;
@@ -20,6 +20,8 @@ pub(crate) struct HeldLock {
     pub(crate) connection: u64,
     /// True for a fresh grant without waiters, which was neither renewed nor released yet.
     pub(crate) is_new: AtomicBool,
+    /// The lock's value has the token. It has none yet if no script has granted the lock.
+    pub(crate) is_stored: bool,
 }
 
 impl HeldLock {
@@ -27,6 +29,11 @@ impl HeldLock {
         let token = FencingToken::from_backend(self.token)
             .ok_or_else(|| unexpected_answer("read the fencing token", self.token))?;
         Ok(Grant::new(Lease::For(lease), since).with_token(token).with_ticket(Ticket::new(self)))
+    }
+
+    /// Returns true for a fresh grant without waiters, which was neither renewed nor released yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed)
     }
 
     /// Returns true if the token key might expire too early after a lease that starts now.

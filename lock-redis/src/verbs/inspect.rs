@@ -38,8 +38,11 @@ impl Redis {
         let mut holder = Holder::new(None);
         if let Some(value) = Value::parse(&value) {
             holder.owner = Some(value.owner);
-            holder.token = value.token();
-            holder.held_for = now.checked_sub(value.token).map(Duration::from_micros);
+            // A lock that was taken without a script has no token until its first renewal.
+            if value.token > 0 {
+                holder.token = value.token();
+                holder.held_for = now.checked_sub(value.token).map(Duration::from_micros);
+            }
             holder.label = value.label;
         } else if !matches!(&*kind, "" | "string") {
             holder.label = Some(Label::new(&format!("a Redis {kind}")));

@@ -6,4 +6,5 @@ mod inspect;
 mod list;
 mod release;
 pub(crate) mod renew;
+pub(crate) mod uncontended;
 mod wait;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use lock_core::backend::{Claim, Fault, Release, ReleaseMode};
+use lock_core::clock::Moment;
 use lock_core::{LockName, OwnerId};
 
 use crate::backend::{Inner, Redis};
@@ -27,7 +28,7 @@ impl Redis {
         waiters.leave(&claim.owner);
         queues.leave(&claim.owner);
         let keys = keys.of(&claim.name)?;
-        let script = &servers.client.scripts().release;
+        let scripts = servers.client.scripts();
         // A granted claim has no queue entry any more.
         let may_wait = claim.queues() && claim.ticket.is_none();
         let channel = servers.client.channel(&keys).filter(|_| may_wait);
@@ -36,13 +37,19 @@ impl Redis {
         // claim does not hold the lock.
         let may_hold = claim.ticket.is_some() || !claim.queues();
         let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
+        let (asked, is_new) = (Moment::now(), held(claim).is_some_and(HeldLock::is_new));
         // Some server can do it.
-        if is_plain && servers.client.marks() && self.delete(claim, &keys).await? {
+        let marks = servers.client.marks();
+        if is_plain
+            && (marks && self.delete(claim, &keys).await?
+                || self.release_uncontended(claim, &keys).await?)
+        {
+            servers.client.recent.released(keys.lock(), claim, asked);
             return Ok(Release::Released);
         }
         let share = servers.client.polling_share;
         let call = if is_plain && share.is_none() {
-            let mut call = Call::new(script, &keys.all());
+            let mut call = Call::new(&scripts.release, &keys.all());
             call.arg(claim.owner.expose());
             call
         } else {
@@ -51,7 +58,7 @@ impl Redis {
             let share_key = share.map(|_| keys.share()).unwrap_or_default();
             let keys = [lock, token_key, queue, processes, release_key, &tombstone, &share_key];
             let count = if share.is_some() { 7 } else { 6 };
-            let mut call = Call::new(script, keys.get(..count).unwrap_or_default());
+            let mut call = Call::new(&scripts.release, keys.get(..count).unwrap_or_default());
             let entry = channel.map(|channel| QueueEntry::of(claim, channel).to_string());
             call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
             call.arg(i32::from(how.expects_late_attempt())).arg(entry.unwrap_or_default());
@@ -61,7 +68,12 @@ impl Redis {
             call
         };
         match servers.run(&Request::new("release", &keys, &call)).await?.answer {
-            1 => Ok(Release::Released),
+            1 => {
+                if is_plain && is_new {
+                    servers.client.recent.released(keys.lock(), claim, asked);
+                }
+                Ok(Release::Released)
+            }
             0 => Ok(Release::NotHeld),
             other => Err(unexpected_answer("release", other)),
         }
@@ -71,16 +83,36 @@ impl Redis {
     /// that command, and a grant on this connection without waiters: a later waiter marks the lock,
     /// which changes the value. Returns false if the script has to do the release.
     pub(crate) async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
-        let is_new = |held: &&HeldLock| held.is_new.load(Ordering::Relaxed);
-        let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
+        let Some(held) = held(claim).filter(|held| held.is_new()) else { return Ok(false) };
         let (link, connection) = self.inner.servers.reach(keys).await?;
         if !connection.may_delete_if_equal() || connection.id() != held.connection {
             return Ok(false);
         }
         // A repeated release uses the script, which has an answer in every case.
         held.is_new.store(false, Ordering::Relaxed);
-        let value = Value::text(&claim.owner, held.token, claim.label.as_ref());
+        let token = if held.is_stored { held.token } else { 0 };
+        let value = Value::text(&claim.owner, token, claim.label.as_ref());
         link.delete_if_equal(&connection, keys.lock(), &value).await
+    }
+
+    /// Releases a lock that was granted without a script, if nobody waits for it. Returns false if
+    /// nothing was done.
+    async fn release_uncontended(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
+        let is_new =
+            |held: &HeldLock| !held.is_stored && held.is_new.swap(false, Ordering::Relaxed);
+        if !held(claim).is_some_and(is_new) {
+            return Ok(false);
+        }
+        let client = &self.inner.servers.client;
+        let of_waiters = [keys.lock(), keys.queue(), keys.release_key()];
+        let mut call = Call::new(&client.scripts().plain_release, &of_waiters);
+        call.arg(claim.owner.expose());
+        let request = Request::new("release", keys, &call);
+        let is_released = self.inner.servers.run::<bool>(&request).await?.answer;
+        if !is_released {
+            client.recent.contended(keys.lock());
+        }
+        Ok(is_released)
     }
 
     pub(crate) async fn break_holder(

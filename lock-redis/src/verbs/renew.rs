@@ -66,7 +66,8 @@ impl Redis {
         for (at, claim) in claims.iter().enumerate() {
             match held(claim) {
                 Some(held)
-                    if !self.prolongs_token_key(held, claim.ttl, now)
+                    if held.is_stored
+                        && !self.prolongs_token_key(held, claim.ttl, now)
                         && self.inner.servers.client.queues.position(&claim.owner).is_none()
                         && *ttl.get_or_insert(claim.ttl) == claim.ttl =>
                 {
@@ -150,7 +151,7 @@ impl Redis {
         let mut call = Call::new(script, &keys.all());
         let prolonged = self.add(&mut call, claim);
         let mut alone = Call::new(script, &[keys.lock(); 5]);
-        alone.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(0).arg("");
+        alone.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(0).arg("").arg("");
         let request = Request::new("renew", &keys, &call).with_fallback(&alone);
         let request = request.replicated(self.inner.waits_for_replicas);
         let mut done = servers.run::<Vec<(String, i64)>>(&request).await?;
@@ -176,6 +177,8 @@ impl Redis {
         // A claim that was sent its grant and has not answered is still known as a waiter.
         let position = self.inner.servers.client.queues.position(&claim.owner);
         call.arg(position.map(|position| position.entry.to_string()).unwrap_or_default());
+        let not_stored = held(claim).filter(|held| !held.is_stored);
+        call.arg(not_stored.map(|held| held.token.to_string()).unwrap_or_default());
         prolong
     }
 
@@ -203,7 +206,7 @@ pub(crate) fn renewed(
         Some(held) if !prolonged => held.token_key_until,
         _ => asked + lease + TOKEN_RETENTION * 2,
     };
-    HeldLock { token, token_key_until, connection, is_new: false.into() }
+    HeldLock { token, token_key_until, connection, is_new: false.into(), is_stored: true }
         .grant(lease, asked)
         .map(Renewal::Held)
 }

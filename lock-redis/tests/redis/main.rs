@@ -36,4 +36,5 @@ mod standstill;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+mod uncontended;
 mod waiting;

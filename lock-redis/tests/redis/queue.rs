@@ -89,7 +89,7 @@ async fn a_release_hands_the_lock_to_the_next_waiter() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     assert_eq!(locks.capabilities().order, Order::Fifo);
     assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
-    scripts_are_known(&elsewhere).await;
+    scripts_are_known(&locks).await;
     let first = held(&elsewhere).await;
     let mut waiter = queued_claim(&locks, LONG).await;
     assert_eq!(locks.inspect(&name("n")).await.unwrap().waiting, Some(1));
@@ -205,7 +205,7 @@ async fn a_late_attempt_is_not_queued() {
 async fn a_vanished_waiter_is_skipped_in_the_same_request() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
-    scripts_are_known(&elsewhere).await;
+    scripts_are_known(&locks).await;
     let first = held(&elsewhere).await;
     for _ in 0..3 {
         let gone = server.client().await;

@@ -37,6 +37,7 @@ struct Scripts {
     quick_renew: String,
     renew: String,
     release: String,
+    plain_release: String,
     rights: String,
 }
 
@@ -54,6 +55,7 @@ impl Scripts {
             quick_renew: digest!("quick_renew.lua"),
             renew: digest!("prelude.lua" "queue.lua" "renew.lua"),
             release: digest!("quick_release.lua" "prelude.lua" "queue.lua" "release.lua"),
+            plain_release: digest!("plain_release.lua"),
             rights: digest!("rights.lua"),
         }
     }
@@ -82,6 +84,15 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
                 if *times > 1 {
                     asked.looks.push(time_of(line));
                 }
+            }
+            // The same without a script, if this client had the lock a moment ago.
+            ["SET", "n", value, "NX", "PX", _] => {
+                let owner = value.split(' ').next().unwrap_or_default();
+                *asked.attempts.entry(owner.to_owned()).or_default() += 1;
+            }
+            ["INCR", "{n}%token"] | ["EXISTS", "{n}%queue"] => {}
+            ["EVALSHA", script, "3", _, _, _, owner] if script == scripts.plain_release => {
+                *asked.deletes.entry(owner.to_owned()).or_default() += 1;
             }
             ["EVALSHA", script, ..] if script == scripts.renew || script == scripts.quick_renew => {
                 asked.renewals += 1;

@@ -89,9 +89,17 @@ pub(crate) struct Nature {
 pub(crate) fn nature(command: &str) -> Nature {
     let writes = matches!(
         command,
-        "SET" | "DEL" | "DELIFEQ" | "PEXPIRE" | "ZADD" | "ZREM" | "ZREMRANGEBYSCORE" | "FLUSHALL"
+        "SET"
+            | "INCR"
+            | "DEL"
+            | "DELIFEQ"
+            | "PEXPIRE"
+            | "ZADD"
+            | "ZREM"
+            | "ZREMRANGEBYSCORE"
+            | "FLUSHALL"
     );
-    Nature { writes, needs_memory: matches!(command, "SET" | "ZADD") }
+    Nature { writes, needs_memory: matches!(command, "SET" | "INCR" | "ZADD") }
 }
 
 type Answer = Result<Reply, String>;
@@ -117,6 +125,7 @@ impl Keyspace {
             }
             ("GETRANGE", [key, from, to]) => self.get_range(key, number(from)?, number(to)?, by),
             ("SET", [key, value, options @ ..]) => self.set(key, value, options),
+            ("INCR", [key]) => self.increment(key),
             ("DEL", keys) => {
                 let gone = keys.iter().filter(|key| self.remove(key)).count();
                 Ok(Reply::Integer(gone as i64))
@@ -378,6 +387,17 @@ impl Keyspace {
         self.keys.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), expires });
         self.changed(key);
         Ok(Reply::Simple("OK"))
+    }
+
+    fn increment(&mut self, key: &[u8]) -> Answer {
+        let number = match self.look(key).map(|entry| &entry.value) {
+            None => 0,
+            Some(Value::Text(text)) => number(text)?,
+            Some(Value::Sorted(_)) => return Err(WRONG_TYPE.to_owned()),
+        };
+        let next = number + 1;
+        self.set(key, next.to_string().as_bytes(), &[b"KEEPTTL"])?;
+        Ok(Reply::Integer(next))
     }
 
     fn lasts(&mut self, key: &[u8]) -> i64 {

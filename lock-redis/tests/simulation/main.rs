@@ -71,7 +71,8 @@ fn the_simulated_server_answers_as_a_real_one() {
         original.follow(&world.take_trace());
     }
     println!("{:?}", original.compared);
-    for command in ["CLIENT", "DEL", "EVALSHA", "EXISTS", "GETRANGE", "SCRIPT", "SET", "SUBSCRIBE"]
+    for command in
+        ["CLIENT", "DEL", "EVALSHA", "EXISTS", "GETRANGE", "INCR", "SCRIPT", "SET", "SUBSCRIBE"]
     {
         assert!(original.compared.contains_key(command), "{command} was not compared");
     }

@@ -1,0 +1,180 @@
+//! Locks without contention: taken and released by native commands, which cost the server a third
+//! of the scripts.
+//!
+//! An attempt sends `SET NX PX`, `INCR` of the token key, and `EXISTS` of the queue, in one write.
+//! It is a grant if the lock was free, nobody is queued, and the number is usable. Every other
+//! outcome is left to the script, which knows what to do with a value without a token: it takes it
+//! off and begins anew. So this path decides nothing but the simplest case.
+//!
+//! The counter alone does not keep tokens growing when data is lost. So a number counts only if it
+//! is above the last token of the lock, which this client released a moment ago on this connection.
+//! A restarted server breaks the connection. A server that is demoted, loses data to its new
+//! primary, and is promoted again needs longer than that moment.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
+use lock_core::clock::Moment;
+
+use crate::backend::Redis;
+use crate::keys::LockKeys;
+use crate::limits::millis;
+use crate::value::Value;
+use crate::verbs::acquire::AttemptOutcome;
+use crate::verbs::held::{HeldLock, held};
+
+/// How long the last token is a lower bound of the next one. The token key outlives the lock by that much
+/// less than [`TOKEN_RETENTION`](crate::limits::TOKEN_RETENTION).
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// The most locks that are remembered.
+const MAX_RECENT: usize = 1024;
+
+/// Beyond, Lua skips numbers.
+const LIMIT: u64 = 1 << 53;
+
+/// The locks that this client released a moment ago, by their keys, or found contended.
+#[derive(Debug, Default)]
+pub(crate) struct RecentLocks(Mutex<HashMap<Box<str>, RecentLock>>);
+
+#[derive(Clone, Copy, Debug)]
+struct RecentLock {
+    at: Moment,
+    what: Recent,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Recent {
+    Released(LastHold),
+    /// A claim of this client attempts, or holds it.
+    Taken,
+    /// Somebody else wanted it.
+    Contended,
+}
+
+/// A hold that ended.
+#[derive(Clone, Copy, Debug)]
+struct LastHold {
+    token: u64,
+    token_key_until: Moment,
+    connection: u64,
+}
+
+impl RecentLocks {
+    /// Records a release, unless the lock was contended a moment ago. Then the next release will
+    /// find a waiter, probably, and the script serves that one in the same request.
+    pub(crate) fn released(&self, lock: &str, claim: &Claim, at: Moment) {
+        let Some(held) = held(claim) else { return };
+        let HeldLock { token, token_key_until, connection, .. } = *held;
+        let last = LastHold { token, token_key_until, connection };
+        self.record(lock, RecentLock { at, what: Recent::Released(last) });
+    }
+
+    /// Records that somebody else wants the lock.
+    pub(crate) fn contended(&self, lock: &str) {
+        self.record(lock, RecentLock { at: Moment::now(), what: Recent::Contended });
+    }
+
+    fn record(&self, lock: &str, now: RecentLock) {
+        let mut locks = self.locks();
+        if let Some(before) = locks.get_mut(lock) {
+            let was_contended = matches!(before.what, Recent::Contended) && is_recent(before.at);
+            if !was_contended || matches!(now.what, Recent::Contended) {
+                *before = now;
+            }
+            return;
+        }
+        if locks.len() >= MAX_RECENT {
+            locks.retain(|_, lock| is_recent(lock.at));
+        }
+        if locks.len() < MAX_RECENT {
+            locks.insert(lock.into(), now);
+        }
+    }
+
+    /// Takes the last hold out, so that of the claims of this client one attempts without a script.
+    fn take(&self, lock: &str) -> Option<(Moment, LastHold)> {
+        let mut locks = self.locks();
+        let recent = locks.get_mut(lock).filter(|recent| is_recent(recent.at))?;
+        let Recent::Released(last) = recent.what else { return None };
+        recent.what = Recent::Taken;
+        Some((recent.at, last))
+    }
+
+    fn locks(&self) -> MutexGuard<'_, HashMap<Box<str>, RecentLock>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_recent(at: Moment) -> bool {
+    !(at + MOMENT).has_passed()
+}
+
+/// The outcome of an attempt without a script.
+pub(crate) enum Uncontended {
+    Granted(AttemptOutcome),
+    /// The script has to attempt. `true`: it may find a value of this claim.
+    Unusual(bool),
+}
+
+impl Redis {
+    /// Attempts without a script, if this client released the lock a moment ago.
+    ///
+    /// In a cluster, keys move one by one. A lock that is left free for clients that poll has to
+    /// stay free.
+    pub(crate) async fn attempt_uncontended(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+    ) -> Result<Uncontended, Fault> {
+        let servers = &self.inner.servers;
+        let client = &servers.client;
+        let is_plain = claim.hold == HoldKind::Guarded
+            && claim.ticket.is_none()
+            && !servers.are_many()
+            && client.polling_share.is_none();
+        let last = if is_plain { client.recent.take(keys.lock()) } else { None };
+        let Some((released_at, last)) = last else { return Ok(Uncontended::Unusual(false)) };
+        let (link, connection) = servers.reach(keys).await?;
+        let lasts = last.token_key_until + MOMENT;
+        let ends = Moment::now() + claim.ttl + crate::limits::TOKEN_RETENTION;
+        if last.connection != connection.id() || !connection.may_count() || ends > lasts {
+            return Ok(Uncontended::Unusual(false));
+        }
+        let value = Value::text(&claim.owner, 0, claim.label.as_ref());
+        let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
+        let above = claim.min_token.map_or(0, FencingToken::backend_number).max(last.token);
+        let token = taken.number.filter(|number| *number > above && *number < LIMIT);
+        match token {
+            Some(token) if taken.is_set && taken.is_plain && is_recent(released_at) => {
+                let held = HeldLock {
+                    token,
+                    token_key_until: last.token_key_until,
+                    connection: connection.id(),
+                    is_new: true.into(),
+                    is_stored: false,
+                };
+                let attempt = Attempt::Acquired(held.grant(claim.ttl, asked)?);
+                Ok(Uncontended::Granted(AttemptOutcome { attempt, reply: None, connection }))
+            }
+            _ => {
+                client.recent.contended(keys.lock());
+                Ok(Uncontended::Unusual(taken.is_set))
+            }
+        }
+    }
+}
+
+/// Returns the fault of a script after an attempt without one, whose value may be there. The script
+/// takes it off before it finds anything invalid.
+pub(crate) fn after_a_value(fault: Fault) -> Fault {
+    match fault.effect() {
+        Effect::NotApplied if fault.kind() != FaultKind::Invalid => {
+            Fault::unknown(fault.kind(), fault.into_source())
+        }
+        _ => fault,
+    }
+}

@@ -1,0 +1,273 @@
+//! Locks without contention, which are taken without a script if this client had them a moment ago.
+
+use lock_conformance::proxy::Proxy;
+use lock_core::backend::{Claim, Effect, FaultKind, OnContention, Release, ReleaseMode, Renewal};
+use lock_core::{Backend, FencingToken, Label};
+use lock_redis::Redis;
+
+use crate::support::{Server, claim, contended, granted, name, renew, until, win};
+
+const LONG: u64 = 300_000;
+
+/// Takes and releases the lock until it is taken without a script, and returns that claim.
+async fn taken(server: &Server, locks: &Redis) -> Claim {
+    taken_as(server, locks, None).await
+}
+
+async fn taken_as(server: &Server, locks: &Redis, label: Option<&Label>) -> Claim {
+    let mut taken = None;
+    until("a lock is taken without a script", async || {
+        let mut held = claim("n", LONG);
+        held.label = label.cloned();
+        win(locks, &mut held).await;
+        let is_taken = is_without_token(server);
+        if !is_taken {
+            locks.release(&held, ReleaseMode::now()).await.unwrap();
+        }
+        taken = Some(held);
+        is_taken
+    })
+    .await;
+    taken.unwrap()
+}
+
+/// Returns true if the lock has the value of an attempt without a script.
+fn is_without_token(server: &Server) -> bool {
+    server.get("n").is_some_and(|value| value.split(' ').nth(1) == Some("0"))
+}
+
+fn token(claim: &Claim, grant: &lock_core::backend::Grant) -> u64 {
+    grant.token.unwrap_or_else(|| panic!("{claim:?} has no token")).backend_number()
+}
+
+fn waiter() -> Claim {
+    let mut claim = claim("n", LONG);
+    claim.on_contention = OnContention::Queue;
+    claim
+}
+
+#[tokio::test]
+async fn tokens_grow_whichever_way_a_lock_is_taken() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let (mut last, mut plain) = (0, 0);
+    until("both ways are taken often", async || {
+        for by in [&locks, &locks, &locks, &other] {
+            let mut held = claim("n", LONG);
+            let grant = win(by, &mut held).await;
+            let token = token(&held, &grant);
+            assert!(token > last, "{token} after {last}");
+            last = token;
+            plain += u32::from(is_without_token(&server));
+            contended(other.try_acquire(&claim("n", LONG)).await);
+            let released = by.release(&held, ReleaseMode::now()).await.unwrap();
+            assert_eq!(released, Release::Released);
+        }
+        // An attempt that was contended uses the script for a while.
+        let mut held = claim("n", LONG);
+        win(&locks, &mut held).await;
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        plain >= 3
+    })
+    .await;
+    assert_eq!(server.keys(), ["{n}%token"]);
+}
+
+#[tokio::test]
+async fn the_first_renewal_stores_the_token() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let label = Label::new("web-1: a b");
+    let mut held = taken_as(&server, &locks, Some(&label)).await;
+    let show = async || locks.inspect(&name("n")).await.unwrap().holders.remove(0);
+    let before = show().await;
+    assert_eq!((before.owner, before.label), (Some(held.owner), Some(label.clone())));
+    assert_eq!((before.token, before.held_for), (None, None));
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let Ok(Renewal::Held(grant)) = renew(&locks, &held).await else { panic!("it is held") };
+        tokens.push(grant.token);
+        held.ticket = grant.ticket;
+    }
+    let after = show().await;
+    assert_eq!((after.owner, after.label), (Some(held.owner), Some(label)));
+    assert_eq!(tokens, [after.token; 3]);
+    assert!(after.held_for.is_some());
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    assert_eq!(server.get("n"), None);
+}
+
+/// A claim that has lost the answer to its attempt does not know its token.
+#[tokio::test]
+async fn a_renewal_without_a_ticket_gets_a_higher_token() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut held = taken(&server, &locks).await;
+    held.ticket = None;
+    let Ok(Renewal::Held(first)) = renew(&locks, &held).await else { panic!("it is held") };
+    let Ok(Renewal::Held(again)) = renew(&locks, &held).await else { panic!("it is held") };
+    assert_eq!(first.token, again.token);
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    let next = granted(other.try_acquire(&claim("n", LONG)).await);
+    assert!(next.token > first.token);
+}
+
+#[tokio::test]
+async fn a_repeated_attempt_is_the_same_hold_with_a_higher_token() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut held = taken(&server, &locks).await;
+    held.ticket = None;
+    contended(other.try_acquire(&claim("n", LONG)).await);
+    let again = granted(locks.try_acquire(&held).await);
+    let third = granted(locks.try_acquire(&held).await);
+    assert_eq!(again.token, third.token, "a script stores it");
+    contended(other.try_acquire(&claim("n", LONG)).await);
+}
+
+/// Its release arrived first. The server lets it have the free lock, and the next attempt of any
+/// client takes it away.
+#[tokio::test]
+async fn a_late_attempt_gives_way_to_the_next_one() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    for how in ["try", "queued"] {
+        let late = claim("n", LONG);
+        locks.release(&late, ReleaseMode::after_unknown_outcome()).await.unwrap();
+        let value = format!("{} 0 label", late.owner.expose());
+        let _: String = server.command(&["SET", "n", &value, "NX", "PX", "300000"]);
+        let mut next = if how == "try" { claim("n", LONG) } else { waiter() };
+        win(&other, &mut next).await;
+        other.release(&next, ReleaseMode::now()).await.unwrap();
+        assert_eq!(server.get("n"), None);
+    }
+    // The value of a claim that was not released stays.
+    let value = format!("{} 0", claim("n", LONG).owner.expose());
+    let _: String = server.command(&["SET", "n", &value, "NX", "PX", "300000"]);
+    contended(other.try_acquire(&claim("n", LONG)).await);
+}
+
+/// The lock is free while a claim is queued: another client has deleted it.
+#[tokio::test]
+async fn an_attempt_without_a_script_overtakes_no_waiter() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    until("an attempt is made without a script", async || {
+        let held = taken(&server, &locks).await;
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        let first = waiter();
+        let _: String = server.run("SET n foreign");
+        contended(other.try_acquire(&first).await);
+        let _: u64 = server.run("DEL n");
+        let before = server.calls("incr");
+        let second = waiter();
+        contended(locks.try_acquire(&second).await);
+        assert!(server.get("n").unwrap().starts_with(&first.owner.expose()));
+        let is_without_script = server.calls("incr") > before;
+        locks.release(&second, ReleaseMode::after_unknown_outcome()).await.unwrap();
+        other.release(&first, ReleaseMode::after_unknown_outcome()).await.unwrap();
+        is_without_script
+    })
+    .await;
+    assert_eq!(server.get("n"), None);
+}
+
+#[tokio::test]
+async fn a_waiter_that_came_after_the_grant_gets_the_lock_by_the_release() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let held = taken(&server, &locks).await;
+    let waiter = waiter();
+    contended(other.try_acquire(&waiter).await);
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
+}
+
+#[tokio::test]
+async fn a_lost_or_damaged_token_key_lowers_no_token() {
+    let server = Server::start();
+    let locks = server.client().await;
+    for damage in ["DEL {n}%token", "SET {n}%token 17", "SET {n}%token x", "FLUSHALL"] {
+        let held = taken(&server, &locks).await;
+        let mut again = held.clone();
+        again.ticket = None;
+        let before = granted(locks.try_acquire(&again).await);
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        let held = taken(&server, &locks).await;
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        let _: redis::Value = server.run(damage);
+        let mut next = claim("n", LONG);
+        if damage.ends_with('x') {
+            let fault = locks.try_acquire(&next).await.unwrap_err();
+            assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
+            assert_eq!(server.get("n"), None);
+            let _: u64 = server.run("DEL {n}%token");
+        }
+        let grant = win(&locks, &mut next).await;
+        assert!(grant.token > before.token, "{damage}");
+        assert!(server.pttl("{n}%token") > 0, "{damage}");
+        locks.release(&next, ReleaseMode::now()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_minimum_token_is_exceeded() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let held = taken(&server, &locks).await;
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    let mut high = claim("n", LONG);
+    high.min_token = FencingToken::from_backend(1 << 52);
+    let grant = win(&locks, &mut high).await;
+    assert!(grant.token > high.min_token);
+    locks.release(&high, ReleaseMode::now()).await.unwrap();
+    let next = granted(locks.try_acquire(&claim("n", LONG)).await);
+    assert!(next.token > grant.token);
+}
+
+/// The server took the lock, and the client does not know it.
+#[tokio::test]
+async fn an_attempt_whose_answer_is_lost_is_undone_by_its_release() {
+    let server = Server::start();
+    let way = Proxy::start(server.addr()).unwrap();
+    let url = format!("redis://{}", way.addr());
+    let (locks, other) = (Redis::connect(&*url).await.unwrap(), server.client().await);
+    until("the attempt without a script is the one that is lost", async || {
+        let held = taken(&server, &locks).await;
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        let before = server.calls("incr");
+        let cut = way.cut_after("INCR");
+        let lost = claim("n", LONG);
+        let Err(fault) = locks.try_acquire(&lost).await else {
+            assert!(cut.call_off());
+            locks.release(&lost, ReleaseMode::after_unknown_outcome()).await.unwrap();
+            return false;
+        };
+        assert_eq!(fault.effect(), Effect::Unknown);
+        let is_taken = server.calls("incr") > before;
+        assert!(is_taken && !cut.call_off() && is_without_token(&server));
+        locks.release(&lost, ReleaseMode::after_unknown_outcome()).await.unwrap();
+        let mut next = claim("n", LONG);
+        win(&other, &mut next).await;
+        other.release(&next, ReleaseMode::now()).await.unwrap();
+        is_taken
+    })
+    .await;
+}
+
+/// Its rights do not include `INCR`: it is refused once, and the scripts need none.
+#[tokio::test]
+async fn a_user_who_may_not_increment_uses_scripts() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let _: String = server.run("ACL SETUSER default -incr");
+    for _ in 0..5 {
+        let mut held = claim("n", LONG);
+        win(&locks, &mut held).await;
+        assert!(!is_without_token(&server));
+        assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    }
+    let log: Vec<redis::Value> = server.run("ACL LOG");
+    assert!(log.len() <= 1, "{log:?}");
+    assert_eq!(server.keys(), ["{n}%token"]);
+}
