@@ -26,25 +26,25 @@ for i = 1, #KEYS / 5 do
     if type(value) == 'string' and string.sub(value, 1, 32) == owner then
         local lease, number = tonumber(ttl), string.match(value, '^%x+ (%d+)') or ''
         local remaining = redis.call('PTTL', lock)
-        if number == '0' then
+        if number == '0' or remaining < lease then
+            -- The first write: at the memory limit the server allows it, and then those that follow.
+            redis.call('PEXPIRE', lock, remaining < lease and ttl or remaining)
+        end
+        lease = math.max(remaining, lease)
+        if number == '0' and ARGV[5 * i] ~= '' then
             number = ARGV[5 * i]
-            local rest, err = string.sub(value, 35), nil
-            if number == '' then
-                -- The answer to its attempt was lost.
-                number, err = grant(lock, token_key, owner, string.sub(rest, 2), math.max(remaining, lease), '', clock())
-            else
-                redis.call('SET', lock, owner .. ' ' .. number .. rest, 'PX', math.max(remaining, lease))
-            end
+            redis.call('SET', lock, owner .. ' ' .. number .. string.sub(value, 35), 'PX', lease)
+        elseif number == '0' then
+            -- The answer to its attempt was lost.
+            local err
+            number, err = grant(lock, token_key, owner, string.sub(value, 36), lease, '', clock())
             if err then
                 return err
             end
-        elseif remaining < lease then
-            redis.call('PEXPIRE', lock, ttl)
         end
         if sent ~= '' then
             redis.call('ZREM', processes, '@' .. sent)
         end
-        lease = math.max(remaining, lease)
         if prolong == '1' then
             -- By twice as much as necessary, so that it is not due each time.
             redis.call('PEXPIRE', token_key, retention(lease + 2 * TOKEN_RETENTION, tonumber(number) or 0, clock()))

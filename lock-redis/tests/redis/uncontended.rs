@@ -97,6 +97,22 @@ async fn the_first_renewal_stores_the_token() {
     assert_eq!(server.get("n"), None);
 }
 
+#[tokio::test]
+async fn the_memory_limit_ends_no_hold() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut held = taken(&server, &locks).await;
+    let mut lost = held.clone();
+    lost.ticket = None;
+    let _: String = server.run("CONFIG SET maxmemory 1");
+    for claim in [&mut held, &mut lost] {
+        let Ok(Renewal::Held(grant)) = renew(&locks, claim).await else { panic!("it is held") };
+        claim.ticket = grant.ticket;
+    }
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    assert_eq!(server.get("n"), None);
+}
+
 /// A claim that has lost the answer to its attempt does not know its token.
 #[tokio::test]
 async fn a_renewal_without_a_ticket_gets_a_higher_token() {
