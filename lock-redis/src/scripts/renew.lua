@@ -26,8 +26,8 @@ for i = 1, #KEYS / 5 do
     if type(value) == 'string' and string.sub(value, 1, 32) == owner then
         local lease, number = tonumber(ttl), string.match(value, '^%x+ (%d+)') or ''
         local remaining = redis.call('PTTL', lock)
+        -- The first write: at the memory limit the server allows it, and then those that follow.
         if number == '0' or remaining < lease then
-            -- The first write: at the memory limit the server allows it, and then those that follow.
             redis.call('PEXPIRE', lock, remaining < lease and ttl or remaining)
         end
         lease = math.max(remaining, lease)

@@ -135,7 +135,9 @@ async fn a_repeated_attempt_is_the_same_hold_with_a_higher_token() {
     let mut held = taken(&server, &locks).await;
     held.ticket = None;
     contended(other.try_acquire(&claim("n", LONG)).await);
+    let last = server.get("{n}%token").map(|last| last.parse::<u64>().unwrap());
     let again = granted(locks.try_acquire(&held).await);
+    assert!(again.token.map(FencingToken::backend_number) > last, "{again:?} after {last:?}");
     let third = granted(locks.try_acquire(&held).await);
     assert_eq!(again.token, third.token, "a script stores it");
     contended(other.try_acquire(&claim("n", LONG)).await);
