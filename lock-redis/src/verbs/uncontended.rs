@@ -29,8 +29,8 @@ use crate::verbs::held::{HeldLock, held};
 /// less than [`TOKEN_RETENTION`](crate::limits::TOKEN_RETENTION).
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The most locks that are remembered.
-const MAX_RECENT: usize = 1024;
+/// The most locks that are remembered, at about 150 bytes each.
+const MAX_RECENT: usize = 4096;
 
 /// Beyond, Lua skips numbers.
 const LIMIT: u64 = 1 << 53;
@@ -87,11 +87,13 @@ impl RecentLocks {
             return;
         }
         if locks.len() >= MAX_RECENT {
+            // Half of the room becomes free at once, or each further lock would look at all of them.
             locks.retain(|_, lock| is_recent(lock.at));
+            if locks.len() > MAX_RECENT / 2 {
+                locks.clear();
+            }
         }
-        if locks.len() < MAX_RECENT {
-            locks.insert(lock.into(), now);
-        }
+        locks.insert(lock.into(), now);
     }
 
     /// Takes the last hold out, so that of the claims of this client one attempts without a script.
