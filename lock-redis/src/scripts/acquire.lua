@@ -14,9 +14,13 @@ local value, err = lock_at(lock)
 if err then
     return err
 elseif value and string.find(value .. ' ', '^%x+ 0 ') then
-    -- An attempt without a script. Of this claim: it begins anew. Of a released one: it came late.
+    -- An attempt without a script took the lock. It was late, or has overtaken the queue's head.
     local by = string.sub(value, 1, 32)
-    if by == owner or redis.call('EXISTS', string.sub(tombstone, 1, -33) .. by) == 1 then
+    local is_late = redis.call('EXISTS', string.sub(tombstone, 1, -33) .. by) == 1
+    local head = by == owner and redis.call('ZRANGE', queue, '0', '0', 'WITHSCORES')[2]
+    -- Two ms for rounding.
+    local taken = head and now - (ttl - redis.call('PTTL', lock) - 2) * 1000
+    if is_late or (head and head - taken <= 0) then
         redis.call('DEL', lock)
         value = nil
     end
@@ -158,12 +162,16 @@ if waits then
 end
 local lease = math.max(remaining, ttl)
 local number = string.match(value, '^%x+ (%d+)')
-if number and (min_token == '' or tonumber(number) > tonumber(min_token)) then
+if number ~= '0' and number and (min_token == '' or tonumber(number) > tonumber(min_token)) then
     if remaining < ttl then
         redis.call('PEXPIRE', lock, ttl)
     end
     redis.call('PEXPIRE', token_key, retention(lease + TOKEN_RETENTION, number, now))
     return {1, number, lease, now, 0}
 end
-local number, err = grant(lock, token_key, owner, label, lease, min_token, now)
-return err or {1, number, lease, now, 0}
+local granted, err = grant(lock, token_key, owner, label, lease, min_token, now)
+if err and number == '0' then
+    -- After an error without an effect, the client does not come back for it.
+    redis.pcall('DEL', lock)
+end
+return err or {1, granted, lease, now, 0}

@@ -44,6 +44,11 @@ if ours and keep > 0 then
     -- No longer the owner's, or a late renewal would prolong it.
     redis.pcall('SET', lock, '-' .. value, 'PX', keep)
     local number = string.match(value, '^%x+ (%d+)') or 0
+    if number == '0' then
+        -- It was taken without a script.
+        number = redis.pcall('GETRANGE', token_key, '0', '15')
+        number = type(number) == 'string' and tonumber(number) or 0
+    end
     redis.pcall('PEXPIRE', token_key, retention(keep + TOKEN_RETENTION, number, clock()))
     if redis.pcall('EXISTS', queue) == 1 then
         local queued = queue_functions()

@@ -7,7 +7,7 @@
 //! off and begins anew. So this path decides nothing but the simplest case.
 //!
 //! The counter alone does not keep tokens growing when data is lost. So a number counts only if it
-//! is above the last token of the lock, which this client released a moment ago on this connection.
+//! is next to the last token of this client, which released the lock a moment ago on this connection.
 //! A restarted server breaks the connection. A server that is demoted, loses data to its new
 //! primary, and is promoted again needs longer than that moment.
 
@@ -148,7 +148,8 @@ impl Redis {
         }
         let value = Value::text(&claim.owner, 0, claim.label.as_ref());
         let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
-        let token = taken.number.filter(|number| *number > last.token && *number < LIMIT);
+        // Another one would mean that somebody else had the lock meanwhile, or that data was lost.
+        let token = taken.number.filter(|number| *number == last.token + 1 && *number < LIMIT);
         match token {
             Some(token) if taken.is_set && taken.is_plain && is_recent(released_at) => {
                 let held = HeldLock {

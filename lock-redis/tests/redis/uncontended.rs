@@ -1,11 +1,13 @@
 //! Locks without contention, which are taken without a script if this client had them a moment ago.
 
+use std::time::Duration;
+
 use lock_conformance::proxy::Proxy;
 use lock_core::backend::{Claim, Effect, FaultKind, OnContention, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, FencingToken, Label};
 use lock_redis::Redis;
 
-use crate::support::{Server, claim, contended, granted, name, renew, until, win};
+use crate::support::{Server, claim, contended, eventually, granted, name, renew, until, win};
 
 const LONG: u64 = 300_000;
 
@@ -288,4 +290,56 @@ async fn a_user_who_may_not_increment_uses_scripts() {
     let log: Vec<redis::Value> = server.run("ACL LOG");
     assert!(log.len() <= 1, "{log:?}");
     assert_eq!(server.keys(), ["{n}%token"]);
+}
+
+/// As after a step of the server's clock: the last token is ahead of it.
+#[tokio::test]
+async fn a_minimum_hold_shortens_no_token_key_that_is_ahead_of_the_clock() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let held = taken(&server, &locks).await;
+    let last: u64 = server.get("{n}%token").unwrap().parse().unwrap();
+    let ahead = (last + 3_600_000_000).to_string();
+    let _: String = server.command(&["SET", "{n}%token", &ahead, "PX", "4200000"]);
+    let keep = ReleaseMode::keep_for(Duration::from_millis(100));
+    assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
+    assert!(server.pttl("{n}%token") > 4_000_000, "{}", server.pttl("{n}%token"));
+}
+
+/// The answer to the first attempt was lost. A claim was queued after it.
+#[tokio::test]
+async fn a_repeated_attempt_does_not_lose_the_lock_to_a_waiter() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut held = taken(&server, &locks).await;
+    held.ticket = None;
+    // The server counts leases in ms.
+    eventually(|| server.pttl("n") < LONG as i64 - 5).await;
+    let waiter = waiter();
+    contended(other.try_acquire(&waiter).await);
+    granted(locks.try_acquire(&held).await);
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()), "it is served");
+}
+
+/// It may have had the lock for a shorter lease, and the token key with it.
+#[tokio::test]
+async fn a_hold_of_another_client_in_between_is_noticed() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    until("the last attempt is made without a script", async || {
+        let held = taken(&server, &locks).await;
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        let mut short = claim("n", 1000);
+        win(&other, &mut short).await;
+        other.release(&short, ReleaseMode::now()).await.unwrap();
+        let before = server.calls("incr");
+        let mut held = claim("n", LONG);
+        win(&locks, &mut held).await;
+        assert!(!is_without_token(&server), "a script has stored it");
+        assert!(server.pttl("{n}%token") > 800_000);
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        server.calls("incr") > before
+    })
+    .await;
 }
