@@ -291,7 +291,7 @@ static LAWS: &[Law] = &[
         "A queue entry without a waiter costs every waiter behind it a lease.",
     ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("4.5", release::a_late_attempt_is_refused).promise(
-        "An attempt that reaches the server after its claim was released with an unknown outcome does not take the lock.",
+        "An attempt that reaches the server after its claim was released with an unknown outcome is refused, or its lock is free for the next attempt of any client of this library.",
         "A request that was still in a socket would lock the name for a whole lease, without a holder.",
     ).if_declared(|env| env.caps.late_attempts_refused == Support::Present),
     law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(

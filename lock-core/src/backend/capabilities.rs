@@ -130,7 +130,8 @@ pub struct Capabilities {
     pub detached: Support,
     /// Whether [`ReleaseMode::keep`](crate::backend::ReleaseMode::keep) is honoured by the server.
     pub minimum_hold: Support,
-    /// Whether an attempt that reaches the server after its claim was released is refused.
+    /// Whether an attempt that reaches the server after its claim was released is refused. Or it
+    /// takes a free lock, and the next attempt of any client of this library removes it.
     pub late_attempts_refused: Support,
     /// Whether [`Claim::min_token`](crate::backend::Claim::min_token) is honoured.
     pub min_token_supported: Support,
