@@ -116,19 +116,18 @@ impl Redis {
     ) -> Result<AttemptOutcome, Fault> {
         let servers = &self.inner.servers;
         let ClientState { waiters, recent, .. } = &*servers.client;
-        let may_find_its_value = match self.attempt_uncontended(claim, keys).await? {
-            Uncontended::Granted(outcome) => {
-                waiters.leave(&claim.owner);
-                self.inner.warned.forget(keys.lock());
-                return Ok(outcome);
-            }
-            Uncontended::Unusual(may_find_its_value) => may_find_its_value,
-        };
+        let Uncontended { granted, may_have_its_value } =
+            self.attempt_uncontended(claim, keys).await?;
+        if let Some(outcome) = granted {
+            waiters.leave(&claim.owner);
+            self.inner.warned.forget(keys.lock());
+            return Ok(outcome);
+        }
         let arms_release_key =
             claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;
         let sent = self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await;
         let Response { asked, connection, answer, .. } = match sent {
-            Err(fault) if may_find_its_value => return Err(after_a_value(fault)),
+            Err(fault) if may_have_its_value => return Err(after_a_value(fault)),
             sent => sent?,
         };
         let AcquireReply(answer, token, ms, now, flags) = answer;

@@ -115,11 +115,14 @@ fn is_recent(at: Moment) -> bool {
 }
 
 /// The outcome of an attempt without a script.
-pub(crate) enum Uncontended {
-    Granted(AttemptOutcome),
-    /// The script has to attempt. `true`: it may find a value of this claim.
-    Unusual(bool),
+pub(crate) struct Uncontended {
+    /// `None`: the script has to attempt.
+    pub(crate) granted: Option<AttemptOutcome>,
+    /// The lock may have a value of this claim.
+    pub(crate) may_have_its_value: bool,
 }
+
+const NOTHING_DONE: Uncontended = Uncontended { granted: None, may_have_its_value: false };
 
 impl Redis {
     /// Attempts without a script, if this client released the lock a moment ago.
@@ -139,12 +142,12 @@ impl Redis {
             && !servers.are_many()
             && client.polling_share.is_none();
         let last = if is_plain { client.recent.take(keys.lock()) } else { None };
-        let Some((released_at, last)) = last else { return Ok(Uncontended::Unusual(false)) };
+        let Some((released_at, last)) = last else { return Ok(NOTHING_DONE) };
         let (link, connection) = servers.reach(keys).await?;
         let lasts = last.token_key_until + MOMENT;
         let ends = Moment::now() + claim.ttl + crate::limits::TOKEN_RETENTION;
         if last.connection != connection.id() || !connection.may_count() || ends > lasts {
-            return Ok(Uncontended::Unusual(false));
+            return Ok(NOTHING_DONE);
         }
         let value = Value::text(&claim.owner, 0, claim.label.as_ref());
         let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
@@ -160,11 +163,12 @@ impl Redis {
                     is_stored: false,
                 };
                 let attempt = Attempt::Acquired(held.grant(claim.ttl, asked)?);
-                Ok(Uncontended::Granted(AttemptOutcome { attempt, reply: None, connection }))
+                let granted = Some(AttemptOutcome { attempt, reply: None, connection });
+                Ok(Uncontended { granted, may_have_its_value: true })
             }
             _ => {
                 client.recent.contended(keys.lock());
-                Ok(Uncontended::Unusual(taken.is_set))
+                Ok(Uncontended { granted: None, may_have_its_value: taken.is_set })
             }
         }
     }
