@@ -97,6 +97,7 @@ mod keys;
 mod limits;
 mod owners;
 mod queue;
+mod recent;
 #[cfg(feature = "redis-1")]
 mod redis_client;
 mod scripts;

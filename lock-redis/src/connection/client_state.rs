@@ -11,9 +11,9 @@ use crate::config::Config;
 use crate::connection::health::Health;
 use crate::keys::{Keys, LockKeys};
 use crate::queue::Queues;
+use crate::recent::RecentLocks;
 use crate::scripts::{self, Scripts};
 use crate::signal_waiters::SignalWaiters;
-use crate::verbs::uncontended::RecentLocks;
 
 /// The state that all connections of a client share.
 pub(crate) struct ClientState {

@@ -118,10 +118,10 @@ impl Redis {
         let ClientState { waiters, recent, .. } = &*servers.client;
         let Uncontended { granted, may_have_its_value } =
             self.attempt_uncontended(claim, keys).await?;
-        if let Some(outcome) = granted {
+        if let Some((attempt, connection)) = granted {
             waiters.leave(&claim.owner);
             self.inner.warned.forget(keys.lock());
-            return Ok(outcome);
+            return Ok(AttemptOutcome { attempt, reply: None, connection });
         }
         let arms_release_key =
             claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;

@@ -7,117 +7,29 @@
 //! off and begins anew. So this path decides nothing but the simplest case.
 //!
 //! The counter alone does not keep tokens growing when data is lost. So a number counts only if it
-//! is next to the last token of this client, which released the lock a moment ago on this connection.
+//! is next to the last token of this client, which released the lock a moment ago on this
+//! connection.
 //! A restarted server breaks the connection. A server that is demoted, loses data to its new
 //! primary, and is promoted again needs longer than that moment.
-
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
 use lock_core::clock::Moment;
 
 use crate::backend::Redis;
+use crate::connection::handle::Connection;
 use crate::keys::LockKeys;
-use crate::limits::millis;
+use crate::limits::{TOKEN_RETENTION, millis};
+use crate::recent::{MOMENT, is_recent};
 use crate::value::Value;
-use crate::verbs::acquire::AttemptOutcome;
-use crate::verbs::held::{HeldLock, held};
-
-/// How long the last token is a lower bound of the next one. The token key outlives the lock by that much
-/// less than [`TOKEN_RETENTION`](crate::limits::TOKEN_RETENTION).
-const MOMENT: Duration = Duration::from_secs(1);
-
-/// The most locks that are remembered, at about 150 bytes each.
-const MAX_RECENT: usize = 4096;
+use crate::verbs::held::HeldLock;
 
 /// Beyond, Lua skips numbers.
 const LIMIT: u64 = 1 << 53;
 
-/// The locks that this client released a moment ago, by their keys, or found contended.
-#[derive(Debug, Default)]
-pub(crate) struct RecentLocks(Mutex<HashMap<Box<str>, RecentLock>>);
-
-#[derive(Clone, Copy, Debug)]
-struct RecentLock {
-    at: Moment,
-    what: Recent,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Recent {
-    Released(LastHold),
-    /// A claim of this client attempts, or holds it.
-    Taken,
-    /// Somebody else wanted it.
-    Contended,
-}
-
-/// A hold that ended.
-#[derive(Clone, Copy, Debug)]
-struct LastHold {
-    token: u64,
-    token_key_until: Moment,
-    connection: u64,
-}
-
-impl RecentLocks {
-    /// Records a release, unless the lock was contended a moment ago. Then the next release will
-    /// find a waiter, probably, and the script serves that one in the same request.
-    pub(crate) fn released(&self, lock: &str, claim: &Claim, at: Moment) {
-        let Some(held) = held(claim) else { return };
-        let HeldLock { token, token_key_until, connection, .. } = *held;
-        let last = LastHold { token, token_key_until, connection };
-        self.record(lock, RecentLock { at, what: Recent::Released(last) });
-    }
-
-    /// Records that somebody else wants the lock.
-    pub(crate) fn contended(&self, lock: &str) {
-        self.record(lock, RecentLock { at: Moment::now(), what: Recent::Contended });
-    }
-
-    fn record(&self, lock: &str, now: RecentLock) {
-        let mut locks = self.locks();
-        if let Some(before) = locks.get_mut(lock) {
-            let was_contended = matches!(before.what, Recent::Contended) && is_recent(before.at);
-            if !was_contended || matches!(now.what, Recent::Contended) {
-                *before = now;
-            }
-            return;
-        }
-        if locks.len() >= MAX_RECENT {
-            // Half of the room becomes free at once, or each further lock would look at all of them.
-            locks.retain(|_, lock| is_recent(lock.at));
-            if locks.len() > MAX_RECENT / 2 {
-                locks.clear();
-            }
-        }
-        locks.insert(lock.into(), now);
-    }
-
-    /// Takes the last hold out, so that of the claims of this client one attempts without a script.
-    fn take(&self, lock: &str) -> Option<(Moment, LastHold)> {
-        let mut locks = self.locks();
-        let recent = locks.get_mut(lock).filter(|recent| is_recent(recent.at))?;
-        let Recent::Released(last) = recent.what else { return None };
-        recent.what = Recent::Taken;
-        Some((recent.at, last))
-    }
-
-    fn locks(&self) -> MutexGuard<'_, HashMap<Box<str>, RecentLock>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn is_recent(at: Moment) -> bool {
-    !(at + MOMENT).has_passed()
-}
-
 /// The outcome of an attempt without a script.
 pub(crate) struct Uncontended {
     /// `None`: the script has to attempt.
-    pub(crate) granted: Option<AttemptOutcome>,
+    pub(crate) granted: Option<(Attempt, Connection)>,
     /// The lock may have a value of this claim.
     pub(crate) may_have_its_value: bool,
 }
@@ -145,7 +57,7 @@ impl Redis {
         let Some((released_at, last)) = last else { return Ok(NOTHING_DONE) };
         let (link, connection) = servers.reach(keys).await?;
         let lasts = last.token_key_until + MOMENT;
-        let ends = Moment::now() + claim.ttl + crate::limits::TOKEN_RETENTION;
+        let ends = Moment::now() + claim.ttl + TOKEN_RETENTION;
         if last.connection != connection.id() || !connection.may_count() || ends > lasts {
             return Ok(NOTHING_DONE);
         }
@@ -162,8 +74,8 @@ impl Redis {
                     is_new: true.into(),
                     is_stored: false,
                 };
-                let attempt = Attempt::Acquired(held.grant(claim.ttl, asked)?);
-                let granted = Some(AttemptOutcome { attempt, reply: None, connection });
+                let granted = Attempt::Acquired(held.grant(claim.ttl, asked)?);
+                let granted = Some((granted, connection));
                 Ok(Uncontended { granted, may_have_its_value: true })
             }
             _ => {
