@@ -436,8 +436,11 @@ async fn ask(
     };
     let renewed = hold.renewed(&mut claim_states[0].claim, Some(ttl), answer);
     renewed.map_err(|fault| match fault {
-        Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
-        None => hold.loss_error(doing),
+        Some(fault) if hold.loss().is_none() => {
+            engine.explain(Error::from_fault(fault), doing, Some(&hold.name))
+        }
+        // Also if the call and the lock ended at once, without an answer.
+        _ => hold.loss_error(doing),
     })?;
     Ok(Hold::leaves_enough(engine, &hold.acknowledged(), ttl))
 }

@@ -238,12 +238,13 @@ impl Acquisition {
             stale_grants
                 .retain(|at: &Moment| !(*at + self.engine.settings.outage_timeout).has_passed());
             stale_grants.push(Moment::now());
+            // If the wait ends meanwhile, no other claim is the reason.
+            self.progress.set_outage(Some(too_slow()));
             if self.waits && stale_grants.len() == 1 && self.is_in_force(&grant) {
                 // The same acquisition, asked for once more, keeps the lock and has the whole
                 // lease.
                 continue;
             }
-            self.progress.set_outage(Some(too_slow()));
             Box::pin(self.restart_as_new_owner()).await;
             if !self.waits || stale_grants.len() == MAX_STALE_GRANTS {
                 return Err(too_slow());

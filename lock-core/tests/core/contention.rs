@@ -172,6 +172,24 @@ async fn an_outage_that_is_over_by_the_end_of_a_wait_is_contention() {
     }
 }
 
+/// The first answer grants the lock with too little of the lease left, and the wait ends while the
+/// lease is asked for again.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_came_too_late_is_no_contention() {
+    let attempts = AtomicU32::new(0);
+    let late = scripted(&Memory::new(), move |call| match call.verb {
+        Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Injection::DelayReply(millis(950))
+        }
+        Verb::TryAcquire => Injection::DelayReply(millis(500)),
+        _ => Injection::None,
+    });
+    let locks = Locker::new(late);
+    let lock = locks.lock("n").unwrap().ttl(secs(1));
+    let error = lock.try_acquire_for(millis(960)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_next_one_of_a_process_asks_when_the_release_before_was_sent() {
     let attempts = Arc::new(AtomicU32::new(0));

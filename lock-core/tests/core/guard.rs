@@ -66,6 +66,27 @@ async fn a_verification_that_is_not_answered_leaves_time_for_the_first_renewal()
     assert!(guard.is_held());
 }
 
+/// A call has no more time than its lock: both end in the same millisecond. Another lock makes the
+/// renewer set its timer anew, so that the timer of the call is the first.
+#[tokio::test(start_paused = true)]
+async fn a_verification_without_an_answer_by_the_end_of_the_hold_reports_the_loss() {
+    for has_other in [false, true] {
+        let locks = whose_first_renewal_hangs();
+        let policy = RenewalPolicy::default().max_hold(Duration::from_millis(500));
+        let guard = locks.lock("n").unwrap().ttl(secs(3)).renewal(policy).acquire().await.unwrap();
+        sleep(Duration::from_millis(400)).await;
+        let other = async {
+            sleep(Duration::from_millis(1)).await;
+            let other = locks.lock("m").unwrap().ttl(Duration::from_millis(150));
+            if has_other { Some(other.acquire().await.unwrap()) } else { None }
+        };
+        let (verified, _other) = tokio::join!(guard.verify(), other);
+        let error = verified.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost, "another lock: {has_other}, {error}");
+        assert_eq!(guard.loss(), Some(Loss::HoldLimit));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_renewal_the_lock_ends_with_its_lease_less_the_margin() {
     let locks = Locker::new(Memory::new());
