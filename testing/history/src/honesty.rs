@@ -165,12 +165,16 @@ fn stays_lost(lock: LockView<'_>, grant: &Grant, report: &mut Report) {
     // Two confirmed releases are judged by `released_once`.
     let is_told =
         |call: &&Operation| call.op != Op::Release || ended.is_some_and(|(at, _)| call.invoke > at);
-    // No guard remembers the loss of a detached lock. After a removal, a late attempt may have
-    // granted the lock to its claim again.
-    let asked = lock.acquire_of(grant).asked;
+    // No guard remembers the loss of a detached lock. After a removal, or after the end of its
+    // lease, a late attempt may have granted the lock to its claim again. No attempt is late
+    // without a fault.
+    let acquire = lock.acquire_of(grant);
+    let had_fault = lock.felt(acquire.process, acquire.asked..=acquire.ret).next().is_some();
+    let has_expired = earliest_expiry(lock, grant) <= at;
     let may_be_back = |call: &&Operation| {
         let is_detached = call.op == Op::Release && !call.guarded;
-        is_detached && lock.broken(asked..=call.ret).next().is_some()
+        let is_removed = lock.broken(acquire.asked..=call.ret).next().is_some();
+        is_detached && (is_removed || had_fault && has_expired)
     };
     let revived = |call: &&Operation| {
         call.invoke > at && call.outcome == Outcome::Ok && is_told(call) && !may_be_back(call)

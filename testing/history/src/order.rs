@@ -99,17 +99,18 @@ pub(super) fn contention(lock: LockView<'_>, contenders: &IntervalIndex, report:
 /// Returns whether a holder in the same process may not know of its loss yet. A lock that was
 /// removed, or that is being released, stays held to its process until that is notified.
 fn has_unaware_holder(lock: LockView<'_>, call: &Operation) -> bool {
+    let answered = |release: &Operation| answered_at(lock, release, call);
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
         let told = [
-            lock.releases(grant).map(|release| release.ret).min(),
+            lock.releases(grant).map(answered).min(),
             lock.first_not_held(grant).map(|asked| asked.ret),
             grant.lost.as_ref().map(|&(at, ..)| at),
         ];
         let knows_from = told.into_iter().flatten().min().unwrap_or(Time::NEVER);
         let is_letting_go = |release: &Operation| {
             let bound = release.invoke.plus(lock.header.drain);
-            release.invoke <= call.ret && call.invoke <= release.ret.min(bound)
+            release.invoke <= call.ret && call.invoke <= answered(release).min(bound)
         };
         acquire.ret <= call.ret
             && call.invoke <= knows_from
@@ -117,6 +118,21 @@ fn has_unaware_holder(lock: LockView<'_>, call: &Operation) -> bool {
             && (lock.releases(grant).any(is_letting_go)
                 || lock.exposed(acquire.invoke..=call.ret).next().is_some())
     })
+}
+
+/// Returns the latest time at which the process of `call` can have learned that the lock was
+/// released. A release whose call was dropped goes on in the background, and a fault may keep its
+/// answer away. Until then a local queue stays shut, which backends in order do not need. Its next
+/// grant shows that it is open again.
+fn answered_at(lock: LockView<'_>, release: &Operation, call: &Operation) -> Time {
+    let is_in_background = release.guarded && release.err == Some(Why::Dropped);
+    let mut faults = lock.felt(release.process, release.invoke..=call.ret);
+    if !is_in_background || lock.header.fifo_after.is_some() || faults.next().is_none() {
+        return release.ret;
+    }
+    let granted = lock.grants.iter().map(|grant| lock.acquire_of(grant));
+    let next = granted.filter(|next| lock.are_together(next, release) && next.ret > release.ret);
+    next.map(|next| next.ret).min().unwrap_or(Time::NEVER)
 }
 
 /// Returns whether two faults combined. One kept a release or cancellation from a server, and

@@ -902,6 +902,43 @@ fn a_holder_unaware_of_a_clock_step_blocks_its_process() {
     }
 }
 
+/// Checks a release whose call was dropped: it goes on in the background. A fault keeps its answer
+/// from the process, whose local queue stays shut until then, and B has had the lock meanwhile.
+#[test]
+fn a_release_without_an_answer_yet_blocks_its_process() {
+    let (cut, guarded) = (r#""slow","proc":"p1""#, r#","valid_until":2980"#);
+    let judge = |fields: &str, what: &str, call: &str, dropped: &str, more: &[String]| {
+        let of_b = [grant("p2/b", [200, 201], 2, 3003), release("p2/b", [300, 301])];
+        let mut lines = [to_a(), fault(1, [90, 350], what)].concat();
+        lines.extend(of_b.concat());
+        lines.extend([
+            written(100, "invoke", "p1/a", "release", call),
+            written(101, "info", "p1/a", "release", dropped),
+        ]);
+        lines.extend_from_slice(more);
+        report_on(fields, &lines)
+    };
+    let dropped = r#","err":"dropped""#;
+    let later = |who: &str, at: u64| busy(who, [at, at + 1]).to_vec();
+    let report = judge("", cut, guarded, dropped, &later("p1/d", 700));
+    assert!(!report.breaks(Rule::K2), "{report}");
+    // Its local queue has gone on to the next one.
+    let next = [grant("p1/c", [305, 310], 3, 3003), release("p1/c", [320, 321])].concat();
+    let elsewhere = r#""slow","proc":"p2""#;
+    for (fields, what, call, dropped, more) in [
+        ("", cut, guarded, dropped, later("p3/d", 700)),
+        ("", cut, guarded, dropped, later("p1/d", 10_200)),
+        ("", cut, guarded, dropped, [next, later("p1/d", 700)].concat()),
+        ("", cut, guarded, r#","err":"Timeout""#, later("p1/d", 700)),
+        ("", cut, "", dropped, later("p1/d", 700)),
+        ("", elsewhere, guarded, dropped, later("p1/d", 700)),
+        (r#","fifo_after":1000"#, cut, guarded, dropped, later("p1/d", 700)),
+    ] {
+        let report = judge(fields, what, call, dropped, &more);
+        assert!(report.breaks(Rule::K2), "{fields} {what} {call} {dropped} {more:?}: {report}");
+    }
+}
+
 #[test]
 fn tokens_that_may_go_back_give_no_order() {
     let fields = r#","breaks":["A1","A2"]"#;
@@ -1830,5 +1867,34 @@ fn a_detached_lock_may_come_back_after_a_removal() {
     for (removal, release) in [(BREAK, r#","valid_until":900"#), (elsewhere, "")] {
         let report = judge(removal, release);
         assert!(report.breaks(Rule::K7), "{release}: {report}");
+    }
+}
+
+/// Checks the same without a removal: the lease has expired, and an attempt was without an answer.
+#[test]
+fn a_detached_lock_may_come_back_after_its_lease() {
+    let judge = |cut: [u64; 2], told: u64, release: &str| {
+        let lines = [
+            grant("p1/a", [10, 20], 1, 900).to_vec(),
+            fault(1, cut, r#""lands late","proc":"p1""#).to_vec(),
+            vec![
+                written(told, "invoke", "p1/a", "renew", ""),
+                written(told + 10, "fail", "p1/a", "renew", r#","err":"lost""#),
+                written(told + 20, "invoke", "p1/a", "release", release),
+                written(told + 30, "ok", "p1/a", "release", ""),
+            ],
+        ];
+        report_on("", &lines.concat())
+    };
+    let meanwhile = [12, 18];
+    let report = judge(meanwhile, 1000, "");
+    assert!(!report.breaks(Rule::K7), "{report}");
+    let guarded = r#","valid_until":900"#;
+    // A guard; before the end of the lease; and no attempt can have been late.
+    for (cut, told, release) in
+        [(meanwhile, 1000, guarded), (meanwhile, 200, ""), ([30, 40], 1000, "")]
+    {
+        let report = judge(cut, told, release);
+        assert!(report.breaks(Rule::K7), "{cut:?} {told} {release}: {report}");
     }
 }
