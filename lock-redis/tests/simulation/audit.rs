@@ -151,12 +151,16 @@ impl Audit {
     fn shares_too_much(&mut self, keys: &Keyspace, of: &OfLock) -> Option<String> {
         const ROUNDING: u64 = 20_000;
         let (since, again) = self.shares.entry(of.lock.clone()).or_default();
+        // A time that is over does not come back when the clock is set back.
+        if *again <= keys.now + ROUNDING {
+            *again = 0;
+        }
         let is_free = keys.text(&of.lock).is_none();
         let is_wanted = is_free && !waiting(keys, &of.queue, &of.places).is_empty();
         match (&of.held, is_wanted) {
             (Some(_), true) => {
                 *since = Some(keys.now);
-                return (keys.now + ROUNDING < *again)
+                return (*again > 0)
                     .then(|| format!("{} was left free again too early", shown(&of.lock)));
             }
             (None, true) => {}
@@ -319,4 +323,50 @@ fn channel_of(member: &[u8]) -> &[u8] {
 fn until(keys: &Keyspace, places: &[u8], channel: &[u8]) -> Option<u64> {
     let mut places = keys.members(places).iter();
     places.find(|(_, of)| of == channel).map(|(until, _)| *until as u64)
+}
+
+/// Checks a clock that is set back, before and after the time in which the lock must not be left
+/// free again.
+#[test]
+fn a_clock_that_is_set_back_brings_no_time_back() {
+    const HELD: u64 = 10_000_000;
+    let owner = vec![b'1'; 32];
+    let member = [&owner[..], b" c"].concat();
+    let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
+    let is_too_early = |seen: &[u64]| {
+        let mut keys = Keyspace::default();
+        keys.now = seen[0];
+        keys.peers.insert(1, Default::default());
+        let _ = keys.run_of_connection(&words(&[b"SUBSCRIBE", b"c:001"]), 1);
+        let lasts = (100 * HELD + 1).to_string();
+        for command in [
+            words(&[b"ZADD", b"q", b"1", &member]),
+            words(&[b"ZADD", b"p", lasts.as_bytes(), b"c"]),
+        ] {
+            keys.run(&command, None, false).unwrap();
+        }
+        let mut audit = Audit::default();
+        audit.shares.insert(b"l".to_vec(), (None, HELD));
+        let mut wrong = Vec::new();
+        for (index, now) in seen.iter().enumerate() {
+            keys.now = *now;
+            let is_released = index + 1 == seen.len();
+            let of_lock = OfLock {
+                lock: b"l".to_vec(),
+                queue: b"q".to_vec(),
+                places: b"p".to_vec(),
+                share: b"s".to_vec(),
+                held: is_released.then(|| (owner.clone(), None)),
+                waiting: Vec::new(),
+                owners: Vec::new(),
+            };
+            let asked = Asked { locks: vec![of_lock], args: &[], lets_go: None, leaves: None };
+            wrong = audit.after(&keys, &asked, &Reply::Integer(1), &[]);
+        }
+        wrong.iter().any(|it| it.ends_with("was left free again too early"))
+    };
+    assert!(is_too_early(&[HELD / 2]));
+    assert!(is_too_early(&[HELD - 1, HELD / 2]));
+    assert!(!is_too_early(&[HELD]));
+    assert!(!is_too_early(&[HELD, HELD / 2]), "the time was over before");
 }
