@@ -145,6 +145,8 @@ mod tests {
             let line = format!("local {name} = {} ", lasts.as_millis());
             assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
         }
+        let line = format!("local LIMIT = {} ", crate::verbs::uncontended::LIMIT);
+        assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
         let line = "local CLAIM_LEASE = '3000' ";
         assert!(include_str!("scripts/queue.lua").contains(line));
         let stays = 3000 + crate::limits::TOKEN_RETENTION.as_millis();

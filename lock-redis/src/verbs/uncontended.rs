@@ -1,16 +1,14 @@
-//! Locks without contention: taken and released by native commands, which cost the server a third
-//! of the scripts.
+//! Locks without contention: taken by native commands, which cost the server less than the script.
 //!
 //! An attempt sends `SET NX PX`, `INCR` of the token key, and `EXISTS` of the queue, in one write.
 //! It is a grant if the lock was free, nobody is queued, and the number is usable. Every other
-//! outcome is left to the script, which knows what to do with a value without a token: it takes it
-//! off and begins anew. So this path decides nothing but the simplest case.
+//! outcome is left to the script. It removes the value without a token if the queue's head came
+//! before, and else adds a token. So this path decides nothing but the simplest case.
 //!
 //! The counter alone does not keep tokens growing when data is lost. So a number counts only if it
-//! is next to the last token of this client, which released the lock a moment ago on this
-//! connection.
-//! A restarted server breaks the connection. A server that is demoted, loses data to its new
-//! primary, and is promoted again needs longer than that moment.
+//! is one above the last token of this client, which released the lock a moment ago on this
+//! connection. A restarted server breaks the connection. A server that is demoted, loses data to
+//! its new primary, and is promoted again needs longer than that moment.
 
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
 use lock_core::clock::Moment;
@@ -23,8 +21,8 @@ use crate::recent::{MOMENT, is_recent};
 use crate::value::Value;
 use crate::verbs::held::HeldLock;
 
-/// Beyond, Lua skips numbers.
-const LIMIT: u64 = 1 << 53;
+/// Beyond, Lua skips numbers: the scripts have the same limit.
+pub(crate) const LIMIT: u64 = 1 << 53;
 
 /// The outcome of an attempt without a script.
 pub(crate) struct Uncontended {
@@ -86,8 +84,8 @@ impl Redis {
     }
 }
 
-/// Returns the fault of a script after an attempt without one, whose value may be there. The script
-/// takes it off before it finds anything invalid.
+/// Returns the fault of a script after an attempt without one, whose value may be there. A script
+/// that refuses the claim as invalid has removed it.
 pub(crate) fn after_a_value(fault: Fault) -> Fault {
     match fault.effect() {
         Effect::NotApplied if fault.kind() != FaultKind::Invalid => {

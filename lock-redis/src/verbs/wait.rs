@@ -32,7 +32,13 @@ impl Redis {
                 WaitEvent::Granted(_) if self.inner.waits_for_replicas => Ok(Wake::Retry),
                 WaitEvent::Granted(sent) => {
                     let token_key_until = sent.since + sent.lease + TOKEN_RETENTION;
-                    let held = HeldLock { token: sent.token, token_key_until, connection: 0, is_new: false.into(), is_stored: true };
+                    let held = HeldLock {
+                        token: sent.token,
+                        token_key_until,
+                        connection: 0,
+                        is_new: false.into(),
+                        is_stored: true,
+                    };
                     held.grant(sent.lease, sent.since).map(Wake::Granted)
                 }
             },

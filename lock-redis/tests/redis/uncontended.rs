@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_conformance::proxy::Proxy;
 use lock_core::backend::{Claim, Effect, FaultKind, OnContention, Release, ReleaseMode, Renewal};
-use lock_core::{Backend, FencingToken, Label};
+use lock_core::{Backend, FencingToken, Label, Locker};
 use lock_redis::Redis;
 
 use crate::support::{Server, claim, contended, eventually, granted, name, renew, until, win};
@@ -271,6 +271,41 @@ async fn an_attempt_whose_answer_is_lost_is_undone_by_its_release() {
         win(&other, &mut next).await;
         other.release(&next, ReleaseMode::now()).await.unwrap();
         is_taken
+    })
+    .await;
+}
+
+/// A caller goes away while the commands are on their way, and the server gets them after the
+/// release.
+#[tokio::test]
+async fn a_dropped_attempt_without_a_script_keeps_the_lock_from_no_client() {
+    let server = Server::start();
+    let way = Proxy::start(server.addr()).unwrap();
+    let url = format!("redis://{}", way.addr());
+    let (redis, other) = (Redis::connect(&*url).await.unwrap(), server.client().await);
+    let locks = Locker::new(redis.clone());
+    until("the dropped attempt is one without a script", async || {
+        let held = taken(&server, &redis).await;
+        redis.release(&held, ReleaseMode::now()).await.unwrap();
+        let before = server.calls("incr");
+        let mut on_its_way = way.hold("NX");
+        let lock = locks.lock("n").unwrap();
+        let dropped = tokio::time::timeout(Duration::from_millis(50), lock.acquire()).await;
+        if !on_its_way.is_caught() {
+            assert!(on_its_way.call_off());
+            drop(dropped);
+            eventually(|| server.get("n").is_none()).await;
+            return false;
+        }
+        assert!(dropped.is_err(), "no answer came");
+        let is_tombstone = |key: &String| key.starts_with("{n}%gone:");
+        eventually(|| server.keys().iter().any(is_tombstone)).await;
+        on_its_way.deliver().await.unwrap();
+        eventually(|| server.calls("incr") > before).await;
+        let mut next = claim("n", LONG);
+        win(&other, &mut next).await;
+        other.release(&next, ReleaseMode::now()).await.unwrap();
+        true
     })
     .await;
 }
