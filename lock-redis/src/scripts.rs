@@ -29,11 +29,11 @@ macro_rules! scripts {
 }
 
 scripts! {
-    acquire: "quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua";
+    acquire: "prelude.lua" "queue.lua" "acquire.lua";
     plain_release: "plain_release.lua";
     quick_renew: "quick_renew.lua";
     renew: "prelude.lua" "queue.lua" "renew.lua";
-    release: "quick_release.lua" "prelude.lua" "queue.lua" "release.lua";
+    release: "prelude.lua" "queue.lua" "release.lua";
     refuse: "prelude.lua" "queue.lua" "refuse.lua";
     break_lock: "prelude.lua" "queue.lua" "break.lua";
     inspect: "prelude.lua" "inspect.lua";
@@ -127,7 +127,6 @@ mod tests {
         assert_eq!(PLAIN.inspect.get_hash(), SHARDED.inspect.get_hash());
         for source in [
             include_str!("scripts/queue.lua"),
-            include_str!("scripts/quick_release.lua"),
             include_str!("scripts/rights.lua"),
         ] {
             let said = source.matches("PUBLISH").count();
@@ -149,8 +148,5 @@ mod tests {
         assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
         let line = "local CLAIM_LEASE = '3000' ";
         assert!(include_str!("scripts/queue.lua").contains(line));
-        let stays = 3000 + crate::limits::TOKEN_RETENTION.as_millis();
-        let quick = format!("local CLAIM_LEASE, STAYS = '3000', '{stays}' ");
-        assert!(include_str!("scripts/quick_release.lua").contains(&quick), "{quick}");
     }
 }

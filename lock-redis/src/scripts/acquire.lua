@@ -1,11 +1,55 @@
--- The cases that quick_acquire.lua leaves: the lock is held, other claims are queued, or the state
--- is unusual.
+-- One attempt to get the lock. The same owner again is the same acquisition.
+--
+-- KEYS[1]  The lock.
+-- KEYS[2]  Its token key.
+-- KEYS[3]  Its queue.
+-- KEYS[4]  Its processes.
+-- KEYS[5]  The tombstone of this owner.
+-- KEYS[6]  The release key, if the claim waits without a queue entry.
+-- KEYS[7]  The share key, if waiters let clients that poll have a part of the time. Then KEYS[6] is
+--          the same unless the claim waits without a queue entry.
+--
+-- Arguments that are empty at the end may be missing.
+-- ARGV[1]  The owner id.
+-- ARGV[2]  The ttl in ms.
+-- ARGV[3]  The label, or ''.
+-- ARGV[4]  The number of its arrival, or ''.
+-- ARGV[5]  '1' if waiters have to mark the lock. Its holder may release it by a command that
+--          deletes the holder's value and does not check for waiters. A marked lock has another
+--          value.
+-- ARGV[6]  The minimum token, or ''.
+-- ARGV[7]  If the claim queues: the channel of its process, with the digits of the connection.
+--
+-- Replies:
+--   number                                   Granted for the ttl, with that token.
+--   {1, number, lease in ms, now, 0}         Granted.
+--   {0, arrival or '', remaining, now, flags}  Held by a client of this library.
+--   {2, the same}                            Held by a foreign client, which left no owner id.
+--   {3, '', 0, now, 0}                       This owner was released before.
+-- `remaining` is in ms, or -1 without expiry; `now` is the server's time in µs. `flags` adds 1 if
+-- the server had forgotten this process, 2 if the claim is one of the first two in the queue, and 4
+-- if its entry was gone.
+--
+-- The server refuses writes (memory limit, replica, disk, rights) at the first write of a script,
+-- and not later. Without waiters, that is the token key here: a script that fails has not taken the
+-- lock.
 
-local arrival, marks, release_key, share_key = ARGV[5] or '', ARGV[6] == '1', KEYS[6], KEYS[7]
+local lock, token_key, queue, processes, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owner, ttl, label, min_token = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[6] or ''
+
+if redis.call('EXISTS', lock, queue, tombstone) == 0 then
+    -- Most attempts end here. The short reply is for them: the token is the server's time, unless
+    -- the claim has a minimum token.
+    local now = clock()
+    local number, err = grant(lock, token_key, owner, label, ttl, min_token, now)
+    return err or ((number == now or min_token ~= '') and number) or {1, number, ttl, now, 0}
+end
+
+local arrival, marks, release_key, share_key = ARGV[4] or '', ARGV[5] == '1', KEYS[6], KEYS[7]
 if release_key == share_key then
     release_key = nil
 end
-local channel, connection = string.match(ARGV[8] or '', '^(.*):(%d%d%d)$')
+local channel, connection = string.match(ARGV[7] or '', '^(.*):(%d%d%d)$')
 ttl = tonumber(ttl)
 local entry_ttl = 2 * ttl + QUEUE_ENTRY_GRACE
 local now = clock()

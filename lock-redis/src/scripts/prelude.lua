@@ -1,4 +1,4 @@
--- Numbers and keys that the scripts share. This precedes each script, after the quick path of some.
+-- Numbers and functions that the scripts share. This precedes each of them but the smallest.
 
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
 -- The backend counts on these two.

@@ -43,8 +43,8 @@ local function queue_functions()
         end
     end
 
-    -- Returns the first entry whose process is alive, and the entry behind it if that is known.
-    -- Removes all entries before it. Returns nil if there is none, or if the budget ends before.
+    -- Returns the first entry whose process is alive, and the entry behind it. Removes all entries
+    -- before it. Returns nil if there is none, or if the budget ends before.
     local function first(queue, is_gone)
         local last = '1'
         while budget > 0 do
@@ -60,7 +60,8 @@ local function queue_functions()
                 budget = budget - gone
             end
             if gone <= tonumber(last) then
-                return members[gone + 1], members[gone + 2]
+                local behind = members[gone + 2] or (gone > 0 and redis.call('ZRANGE', queue, '1', '1')[1])
+                return members[gone + 1], behind or nil
             end
             last = BATCH
         end
@@ -164,10 +165,9 @@ local function queue_functions()
     -- free and the queue is not empty.
     --
     -- Only entries of dead processes leave the queue before the lock is granted. If a write is
-    -- refused, the lock stays free and the queue unchanged. A process that receives an empty
-    -- message also receives the grant. A former primary may have dated entries ahead of this
-    -- server's clock: then the grant carries the latest arrival, and a later claim arrives after
-    -- that.
+    -- refused, the lock stays free and the queue unchanged. A former primary may have dated entries
+    -- ahead of this server's clock: then the grant carries the latest arrival, and a later claim
+    -- arrives after that.
     local function grant_next(lock, token_key, queue, processes, mine, expired)
         local now = clock()
         local sent = unconfirmed(processes)
@@ -180,20 +180,18 @@ local function queue_functions()
                 redis.call('ZREM', processes, channel)
             end
         end
-        local gone = {}
+        local lasts = {} -- till when the entries of a process last, or false if it is gone
+        local asks = false -- by empty messages whether processes listen, once one did not
         local function is_gone(channel)
-            if channel and gone[channel] == nil then
-                local lasts = redis.call('ZSCORE', processes, channel)
-                gone[channel] = not lasts or lasts - now <= 0 or not notify(channel, '', processes)
+            if channel and lasts[channel] == nil then
+                local till = redis.call('ZSCORE', processes, channel)
+                lasts[channel] = till and till - now > 0 and not (asks and not notify(channel, '', processes)) and till
                 budget = budget - CHECK_COST
             end
-            return not channel or gone[channel]
+            return not channel or not lasts[channel]
         end
         local member, behind = first(queue, is_gone)
-        if member and member == mine then
-            redis.call('ZREM', queue, member)
-            return member, nil
-        elseif member then
+        while member and member ~= mine do
             local owner = string.sub(member, 1, 32)
             local channel, ttl, min_token, label =
                 string.match(member, '^(%S+) (%d+) (%S+) ?(.*)$', BEHIND_OWNER)
@@ -206,16 +204,31 @@ local function queue_functions()
             if last - now <= 0 then
                 last = now
             end
+            if behind then
+                -- Before the grant: the server first writes to the client of the last message.
+                notify_next(lock, queue, processes, 1, channel, behind, lease, now)
+            end
             local message = 'grant ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now .. ' ' .. last .. ' ' .. lock
-            local lasts = redis.call('ZSCORE', processes, channel)
-            local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message)
+            local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts[channel], -3), message)
             if type(heard) == 'table' then
                 redis.call('DEL', lock)
                 return nil, heard
+            elseif heard > 0 then
+                redis.call('ZREM', queue, member)
+                if behind then
+                    redis.pcall('ZADD', processes, 'inf', '@' .. member)
+                else
+                    redis.call('DEL', processes)
+                end
+                return member, nil
             end
+            redis.call('DEL', lock)
+            redis.call('ZREM', processes, channel)
+            lasts[channel], asks = false, true
+            member, behind = first(queue, is_gone)
+        end
+        if member then
             redis.call('ZREM', queue, member)
-            redis.pcall('ZADD', processes, 'inf', '@' .. member)
-            notify_next(lock, queue, processes, 1, channel, behind, lease, now)
             return member, nil
         elseif budget > 0 then
             redis.call('DEL', processes)

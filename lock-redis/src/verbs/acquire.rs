@@ -284,7 +284,7 @@ pub(crate) struct AttemptOutcome {
     pub(crate) connection: Connection,
 }
 
-/// The reply of `quick_acquire.lua`.
+/// The reply of `acquire.lua`.
 pub(crate) struct AcquireReply(i64, String, i64, u64, u8);
 
 impl FromRedisValue for AcquireReply {
@@ -297,7 +297,7 @@ impl FromRedisValue for AcquireReply {
     }
 }
 
-/// Builds the call of `quick_acquire.lua`. Empty arguments at the end are left out. For a queued
+/// Builds the call of `acquire.lua`. Empty arguments at the end are left out. For a queued
 /// claim, [`Request::channel`] adds the last one.
 pub(crate) fn acquire(
     client: &ClientState,
@@ -319,7 +319,7 @@ pub(crate) fn acquire(
     let share_key = share_key.as_deref().unwrap_or_default();
     let keys = [lock, token_key, queue, processes, &tombstone, release_key, share_key];
     let mut call = Call::new(&client.scripts().acquire, keys.get(..count).unwrap_or_default());
-    call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + TOKEN_RETENTION));
+    call.arg(claim.owner.expose()).arg(millis(claim.ttl));
     let label = shown(claim.label.as_ref());
     let token = |token: Option<u64>| token.map(|token| token.to_string()).unwrap_or_default();
     let arrival = token(position.and_then(|position| position.arrival));

@@ -51,10 +51,10 @@ impl Scripts {
             };
         }
         Self {
-            acquire: digest!("quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua"),
+            acquire: digest!("prelude.lua" "queue.lua" "acquire.lua"),
             quick_renew: digest!("quick_renew.lua"),
             renew: digest!("prelude.lua" "queue.lua" "renew.lua"),
-            release: digest!("quick_release.lua" "prelude.lua" "queue.lua" "release.lua"),
+            release: digest!("prelude.lua" "queue.lua" "release.lua"),
             plain_release: digest!("plain_release.lua"),
             rights: digest!("rights.lua"),
         }

@@ -43,8 +43,8 @@ impl BareRedis {
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         Ok(Self {
             connection: connection.map_err(|e| e.to_string())?,
-            acquire: script!("quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua"),
-            release: script!("quick_release.lua" "prelude.lua" "queue.lua" "release.lua"),
+            acquire: script!("prelude.lua" "queue.lua" "acquire.lua"),
+            release: script!("prelude.lua" "queue.lua" "release.lua"),
             channel: format!("%~to:{}:001", random_owner()),
         })
     }
@@ -68,8 +68,7 @@ impl Lib for BareRedis {
         let ttl = ttl.as_millis() as u64;
         let mut script = self.acquire.prepare_invoke();
         script.key(&keys[..4]).key(&tombstone);
-        script.arg(&owner).arg(ttl).arg(ttl + 600_000);
-        script.arg("").arg("").arg("").arg("").arg(&self.channel);
+        script.arg(&owner).arg(ttl).arg("").arg("").arg("").arg("").arg(&self.channel);
         let number = script.invoke_async(&mut self.connection.clone()).await;
         let number = number.map_err(|e| format!("not granted: {e}"))?;
         Ok(Held { keys, owner, number })

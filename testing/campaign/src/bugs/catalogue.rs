@@ -219,12 +219,12 @@ pub const ALL: &[Bug] = &[
     bug(
         "RedisCountsNoClaimLease",
         "the claim lease of a hand-over is not counted",
-        Mutant("lock-redis/quick-release-counts-no-claim-lease"),
+        Mutant("lock-redis/counts-no-claim-lease"),
     ),
     bug(
         "RedisServesNobody",
         "a release wakes no waiter",
-        Mutant("lock-redis/quick-release-wakes-no-waiter"),
+        Mutant("lock-redis/release-wakes-no-waiter"),
     ),
     bug("RedisKeepsQueueEntries", "a queue entry leaks", Mutant("lock-redis/keeps-queue-entries")),
     bug(
