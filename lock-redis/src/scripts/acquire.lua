@@ -61,7 +61,8 @@ elseif value and string.find(value .. ' ', '^%x+ 0 ') then
     -- An attempt without a script took the lock. It was late, or has overtaken the queue's head.
     local by = string.sub(value, 1, 32)
     local is_late = redis.call('EXISTS', string.sub(tombstone, 1, -33) .. by) == 1
-    local head = by == owner and redis.call('ZRANGE', queue, '0', '0', 'WITHSCORES')[2]
+    local is_queued = by == owner and redis.call('EXISTS', queue) == 1
+    local head = is_queued and redis.call('ZRANGE', queue, '0', '0', 'WITHSCORES')[2]
     -- Two ms for rounding.
     local taken = head and now - (ttl - redis.call('PTTL', lock) - 2) * 1000
     if is_late or (head and head - taken <= 0) then

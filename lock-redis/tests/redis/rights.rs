@@ -10,7 +10,7 @@ use lock_redis::Redis;
 use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, RIGHTS_TO_LIST, rights_to_delete};
-use crate::support::{Server, claim, contended, granted, name, release};
+use crate::support::{Server, claim, contended, granted, name, release, win};
 
 const LEAST: &str = LEAST_RIGHTS[0];
 const LEAST_IN_ANY_ORDER: &str = LEAST_RIGHTS[1];
@@ -176,6 +176,20 @@ async fn racing_clients_need_fewer_rights() {
     guard.release().await.unwrap();
     let error = refused(&url).await;
     assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn a_racing_client_falls_back_to_the_script_without_further_rights() {
+    let (server, url) = with_user(LEAST_IN_ANY_ORDER);
+    let url = format!("{url}&order=any");
+    let (one, other) = (Redis::connect(&*url).await.unwrap(), Redis::connect(&*url).await.unwrap());
+    for by in [&one, &other, &one] {
+        let mut held = claim("n", 9000);
+        // The third attempt sets a value without a token, and finds that the other had the lock.
+        win(by, &mut held).await;
+        assert_eq!(by.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    }
+    assert_eq!(server.get("app:n"), None);
 }
 
 #[tokio::test]
