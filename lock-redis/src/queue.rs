@@ -195,6 +195,11 @@ impl Queues {
         true
     }
 
+    /// Returns true if the claim waits.
+    pub(crate) fn has(&self, owner: &OwnerId) -> bool {
+        self.table().waiters.contains_key(owner)
+    }
+
     /// Removes the claim, which neither waits nor holds its lock any more.
     pub(crate) fn leave(&self, owner: &OwnerId) {
         let mut table = self.table();

@@ -67,9 +67,7 @@ impl Call {
     /// Deletes the key if it has this value, where the server can do that without a script. The
     /// answer is 1 if it did.
     pub(crate) fn delete_if_equal(key: &str, value: &str) -> Self {
-        let mut command = Cmd::with_capacity(3, key.len() + value.len() + DELETE_IF_EQUAL.len());
-        command.arg(DELETE_IF_EQUAL).arg(key).arg(value);
-        Self { script: None, command }
+        Self { script: None, command: command(&[DELETE_IF_EQUAL, key, value]) }
     }
 
     /// Deletes keys of one slot.
@@ -113,6 +111,14 @@ impl Call {
     }
 }
 
+/// Returns the command with these words, in pieces of the heap that need not grow.
+pub(crate) fn command(words: &[&str]) -> Cmd {
+    let bytes = words.iter().map(|word| word.len()).sum();
+    let mut command = Cmd::with_capacity(words.len(), bytes);
+    words.iter().for_each(|word| command.write_arg(word.as_bytes()));
+    command
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,10 +131,7 @@ mod tests {
             assert_ne!(plain.get_hash(), sharded.get_hash(), "it says something");
         }
         assert_eq!(PLAIN.inspect.get_hash(), SHARDED.inspect.get_hash());
-        for source in [
-            include_str!("scripts/queue.lua"),
-            include_str!("scripts/rights.lua"),
-        ] {
+        for source in [include_str!("scripts/queue.lua"), include_str!("scripts/rights.lua")] {
             let said = source.matches("PUBLISH").count();
             assert!(said > 0 && said == source.matches("'PUBLISH'").count(), "written otherwise");
         }

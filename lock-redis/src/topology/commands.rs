@@ -13,7 +13,7 @@ use crate::fault;
 use crate::keys::{Keys, LockKeys};
 use crate::limits::TOKEN_RETENTION;
 use crate::queue::Unclaimed;
-use crate::scripts::Call;
+use crate::scripts::{Call, command};
 use crate::topology::link::Link;
 use crate::value::Value;
 
@@ -166,10 +166,11 @@ impl Link {
         value: &str,
         ttl: u64,
     ) -> Result<(Moment, Taken), Fault> {
-        let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
-        pipe.cmd("SET").arg(keys.lock()).arg(value).arg("NX").arg("PX").arg(ttl);
-        pipe.cmd("INCR").arg(keys.token());
-        pipe.cmd("EXISTS").arg(keys.queue());
+        let (mut redis, ttl) = (connection.redis.clone(), ttl.to_string());
+        let mut pipe = redis::Pipeline::with_capacity(3);
+        pipe.add_command(command(&["SET", keys.lock(), value, "NX", "PX", &ttl]));
+        pipe.add_command(command(&["INCR", keys.token()]));
+        pipe.add_command(command(&["EXISTS", keys.queue()]));
         let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
         let (asked, answers) = connection.health.watch(asking).await;
         let answers = answers.map_err(|error| self.failed(connection, "acquire", &error))?;

@@ -35,9 +35,18 @@ const WAS_REQUEUED: u8 = 4;
 impl Redis {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
-        let attempt = match claim.queues() && self.inner.servers.client.is_fifo() {
-            true => self.enqueue(claim).await?,
-            false => self.attempt(claim, &self.inner.keys.of(&claim.name)?, None).await?.attempt,
+        let (client, keys) = (&self.inner.servers.client, self.inner.keys.of(&claim.name)?);
+        let waits = claim.queues() && client.is_fifo();
+        // A claim that is queued asks as the queue needs it.
+        let Uncontended { granted, may_have_its_value } =
+            match waits && client.queues.has(&claim.owner) {
+                true => Uncontended::NOTHING_DONE,
+                false => self.attempt_uncontended(claim, &keys).await?,
+            };
+        let attempt = match granted {
+            Some(attempt) => attempt,
+            None if waits => self.enqueue(claim, &keys, may_have_its_value).await?,
+            None => self.attempt(claim, &keys, None, may_have_its_value).await?.attempt,
         };
         match attempt {
             Attempt::Acquired(grant) if self.inner.waits_for_replicas => {
@@ -50,10 +59,15 @@ impl Redis {
 
     /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known,
     /// the server is not asked: one of this process asks for all.
-    async fn enqueue(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        let Inner { servers, keys, .. } = &*self.inner;
-        let (queues, keys) = (&servers.client.queues, keys.of(&claim.name)?);
-        let channel = servers.client.channel(&keys).unwrap_or_default();
+    async fn enqueue(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+        may_have_its_value: bool,
+    ) -> Result<Attempt, Fault> {
+        let servers = &self.inner.servers;
+        let queues = &servers.client.queues;
+        let channel = servers.client.channel(keys).unwrap_or_default();
         let is_first_attempt = queues.enter(claim, keys.lock(), channel);
         let turn = if is_first_attempt { None } else { queues.turn(&claim.owner) };
         let _turn = match turn {
@@ -64,7 +78,7 @@ impl Redis {
             return Ok(Attempt::Contended { expires_in });
         }
         let asking = PendingAttempt { queues, owner: &claim.owner, answered: false };
-        let answer = self.attempt_queued(claim, &keys).await;
+        let answer = self.attempt_queued(claim, keys, may_have_its_value).await;
         asking.answered(&answer);
         if is_first_attempt
             && answer.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied)
@@ -73,7 +87,7 @@ impl Redis {
             queues.leave(&claim.owner);
         }
         let outcome = answer.map_err(|fault| {
-            match !is_first_attempt && servers.refuses_certificate(&keys) {
+            match !is_first_attempt && servers.refuses_certificate(keys) {
                 // Certificates are replaced while programs run: a queued claim waits for that, too.
                 true => fault::as_outage(fault),
                 false => fault,
@@ -95,34 +109,31 @@ impl Redis {
         &self,
         claim: &Claim,
         keys: &LockKeys,
+        may_have_its_value: bool,
     ) -> Result<AttemptOutcome, Fault> {
         let Servers { client, .. } = &self.inner.servers;
         if !self.inner.servers.is_listening(keys) && client.queues.is_alone(&claim.owner) {
             // In a cluster only, so it takes no room in each future.
-            let outcome = Box::pin(self.attempt(claim, keys, None)).await?;
+            let outcome = Box::pin(self.attempt(claim, keys, None, false)).await?;
             if matches!(outcome.attempt, Attempt::Acquired(_)) {
                 return Ok(outcome);
             }
         }
-        self.attempt(claim, keys, client.queues.position(&claim.owner)).await
+        let position = client.queues.position(&claim.owner);
+        self.attempt(claim, keys, position, may_have_its_value).await
     }
 
-    /// Sends an attempt. With a queue position, the outcome has the server's reply about it.
-    pub(crate) async fn attempt(
+    /// Sends an attempt by the script. With a queue position, the outcome has the server's reply
+    /// about it. The lock may have a value of the claim if one without the script came before.
+    async fn attempt(
         &self,
         claim: &Claim,
         keys: &LockKeys,
         position: Option<QueuePosition>,
+        may_have_its_value: bool,
     ) -> Result<AttemptOutcome, Fault> {
         let servers = &self.inner.servers;
         let ClientState { waiters, recent, .. } = &*servers.client;
-        let Uncontended { granted, may_have_its_value } =
-            self.attempt_uncontended(claim, keys).await?;
-        if let Some((attempt, connection)) = granted {
-            waiters.leave(&claim.owner);
-            self.inner.warned.forget(keys.lock());
-            return Ok(AttemptOutcome { attempt, reply: None, connection });
-        }
         let arms_release_key =
             claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;
         let sent = self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await;

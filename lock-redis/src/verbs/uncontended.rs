@@ -14,7 +14,6 @@ use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
 use lock_core::clock::Moment;
 
 use crate::backend::Redis;
-use crate::connection::handle::Connection;
 use crate::keys::LockKeys;
 use crate::limits::{TOKEN_RETENTION, millis};
 use crate::recent::{MOMENT, is_recent};
@@ -27,12 +26,14 @@ pub(crate) const LIMIT: u64 = 1 << 53;
 /// The outcome of an attempt without a script.
 pub(crate) struct Uncontended {
     /// `None`: the script has to attempt.
-    pub(crate) granted: Option<(Attempt, Connection)>,
+    pub(crate) granted: Option<Attempt>,
     /// The lock may have a value of this claim.
     pub(crate) may_have_its_value: bool,
 }
 
-const NOTHING_DONE: Uncontended = Uncontended { granted: None, may_have_its_value: false };
+impl Uncontended {
+    pub(crate) const NOTHING_DONE: Self = Self { granted: None, may_have_its_value: false };
+}
 
 impl Redis {
     /// Attempts without a script, if this client released the lock a moment ago.
@@ -52,12 +53,12 @@ impl Redis {
             && !servers.are_many()
             && client.polling_share.is_none();
         let last = if is_plain { client.recent.take(keys.lock()) } else { None };
-        let Some((released_at, last)) = last else { return Ok(NOTHING_DONE) };
+        let Some((released_at, last)) = last else { return Ok(Uncontended::NOTHING_DONE) };
         let (link, connection) = servers.reach(keys).await?;
         let lasts = last.token_key_until + MOMENT;
         let ends = Moment::now() + claim.ttl + TOKEN_RETENTION;
         if last.connection != connection.id() || !connection.may_count() || ends > lasts {
-            return Ok(NOTHING_DONE);
+            return Ok(Uncontended::NOTHING_DONE);
         }
         let value = Value::text(&claim.owner, 0, claim.label.as_ref());
         let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
@@ -72,8 +73,9 @@ impl Redis {
                     is_new: true.into(),
                     is_stored: false,
                 };
-                let granted = Attempt::Acquired(held.grant(claim.ttl, asked)?);
-                let granted = Some((granted, connection));
+                let granted = Some(Attempt::Acquired(held.grant(claim.ttl, asked)?));
+                client.waiters.leave(&claim.owner);
+                self.inner.warned.forget(keys.lock());
                 Ok(Uncontended { granted, may_have_its_value: true })
             }
             _ => {
