@@ -34,9 +34,8 @@ A lock is the key of its prefix and name. Both sides must use the same key:
 
 Of two values in a cell, the first is with our holder, and the second with the client's. Under load,
 two processes of each side increment a counter in a file, in two steps under the lock: no update was
-lost, and no two holds overlapped. The machine was busy, except during the loads of the
-[clients that poll](#clients-that-poll). So the figures compare the two sides of a row, and not
-rows.
+lost, and no two holds overlapped. The loads ran one after the other on a quiet machine. It was busy
+during the other checks, so compare their times within a row, and not between rows.
 
 The order of waiters is ours alone: clients of other projects do not join our queue, they poll or
 race. Our fencing tokens grow with each of our grants, also with other holders in between. The

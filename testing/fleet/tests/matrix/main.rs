@@ -2,7 +2,7 @@
 //!
 //! By default the clients that Debian has, with seconds of load. `FLEET=all` runs all that
 //! `testing/fleet/setup` has installed, and names the others. `FLEET_SECONDS` is the time of a load
-//! run. `FLEET_RECORD=FILE` stores the results.
+//! run. `FLEET_RECORD=FILE` stores the results; a relative path begins at the workspace's root.
 
 mod checks;
 mod load;
@@ -55,7 +55,9 @@ struct Results(Arc<(Option<PathBuf>, Mutex<Record>)>);
 
 impl Results {
     fn new(path: Option<impl Into<PathBuf>>) -> Self {
-        let path = path.map(Into::into);
+        // Cargo runs tests in the directory of their crate.
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let path = path.map(|path| root.join(path.into()));
         let record = path.as_deref().map(|path| Record::load(path).expect("it is a record"));
         Self(Arc::new((path, Mutex::new(record.unwrap_or_default()))))
     }
