@@ -204,9 +204,11 @@ local function queue_functions()
             if last - now <= 0 then
                 last = now
             end
-            if behind then
+            local other, is_told = behind and channel_of(behind), false
+            if other and other ~= channel then
                 -- Before the grant: the server first writes to the client of the last message.
-                notify_next(lock, queue, processes, 1, channel, behind, lease, now)
+                local is_done, is_heard = pcall(notify, other, check_message(lock, lease, now, 1), processes)
+                is_told = is_done and is_heard
             end
             local message = 'grant ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now .. ' ' .. last .. ' ' .. lock
             local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts[channel], -3), message)
@@ -219,6 +221,9 @@ local function queue_functions()
                     redis.pcall('ZADD', processes, 'inf', '@' .. member)
                 else
                     redis.call('DEL', processes)
+                end
+                if behind and not is_told then
+                    notify_next(lock, queue, processes, 1, channel, behind, lease, now)
                 end
                 return member, nil
             end

@@ -84,6 +84,29 @@ async fn scripts_are_known(locks: &Redis) {
 }
 
 #[tokio::test]
+async fn a_dead_process_behind_the_next_one_leaves_the_queue() {
+    let server = Server::start();
+    let (locks, next, dead, last) = (
+        server.client().await,
+        server.client().await,
+        server.client().await,
+        server.client().await,
+    );
+    let mut held = claim("n", LONG);
+    win(&locks, &mut held).await;
+    for client in [&next, &dead, &last] {
+        queued_claim(client, LONG).await;
+    }
+    let channels = || server.run::<Vec<String>>("PUBSUB CHANNELS").len();
+    assert_eq!(channels(), 4);
+    drop(dead);
+    eventually(|| channels() == 3).await;
+    // The grant notifies the last one: the first two processes of the queue check.
+    release(&locks, &held).await;
+    assert_eq!(server.waiting("n"), 1);
+}
+
+#[tokio::test]
 async fn a_release_hands_the_lock_to_the_next_waiter() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);
