@@ -5,7 +5,7 @@ const fs = require('node:fs');
 const path = require('node:path');
 const Redis = require('ioredis');
 const { default: Redlock, ExecutionError, ResourceLockedError } = require('redlock5');
-const { members, serve } = require('./worker.js');
+const { members, now, serve } = require('./worker.js');
 
 // Whether no server said anything but that the lock is taken.
 async function isTaken(error) {
@@ -19,14 +19,22 @@ class NodeRedlock5 {
   constructor(url) {
     this.cannotKeep = 'it renews only inside `using`';
     this.clients = members(url).map((member) => new Redis(member));
-    // By default a waiter gives up after 10 polls; here it waits until it is served.
-    this.redlock = new Redlock(this.clients, { retryCount: -1 });
+    this.redlock = new Redlock(this.clients);
     // Errors of single servers are reported here, and would end the process otherwise.
     this.redlock.on('error', () => {});
   }
 
-  async acquire(name, ttlMs) {
-    return this.redlock.acquire([name], ttlMs);
+  // By default a waiter gives up after 10 polls. Here it goes on until it is served, or until the end: the votes of
+  // its failed attempts can keep the lock from everybody.
+  async acquire(name, ttlMs, end = Infinity) {
+    for (;;) {
+      try {
+        return await this.redlock.acquire([name], ttlMs);
+      } catch (error) {
+        if (!(await isTaken(error))) throw error;
+        if (now() >= end) return null;
+      }
+    }
   }
 
   async tryAcquire(name, ttlMs) {

@@ -1,16 +1,17 @@
 // The worker protocol, for any lock library of node: PROTOCOL.md lists the commands.
 //
-// A library has `acquire(name, ttlMs)`, which waits and returns the held lock, and `release(held)`. It has
-// `isHeld(held)`, if it knows, and `cannotKeep`, if a lock ends although its holder lives and does not
-// release it. For the fleet it has `tryAcquire(name, ttlMs)`, which returns null if the lock is not free, and
-// `extend(held, ttlMs)`, if it has such a call, which may return the new held lock. Without a URL, the worker
-// prints the version of the library.
+// A library has `acquire(name, ttlMs, end)`, which waits and returns the held lock, and `release(held)`. A library
+// whose waiters may keep the lock from everybody returns null after the end. It has `isHeld(held)`, if it knows,
+// and `cannotKeep`, if a lock ends although its holder lives and does not release it. For the fleet it has
+// `tryAcquire(name, ttlMs)`, which returns null if the lock is not free, and `extend(held, ttlMs)`, if it has such
+// a call, which may return the new held lock. Without a URL, the worker prints the version of the library.
 'use strict';
 
 const fs = require('node:fs');
 const readline = require('node:readline');
 
 const now = () => Number(process.hrtime.bigint());
+exports.now = now;
 
 // Timers here have steps of a millisecond.
 async function reach(moment) {
@@ -84,7 +85,8 @@ class Worker {
     const end = now() + Number(ms) * 1e6;
     const grants = [];
     while (now() < end) {
-      const held = await this.library.acquire(name, this.ttlMs);
+      const held = await this.library.acquire(name, this.ttlMs, end);
+      if (held === null) break;
       const acquired = now();
       const seen = Number(fs.readFileSync(file, 'utf8'));
       await reach(now() + Number(holdUs) * 1000);
