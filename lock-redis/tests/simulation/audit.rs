@@ -54,6 +54,8 @@ struct OfLock {
     queue: Bytes,
     places: Bytes,
     share: Bytes,
+    /// The script knows the share key. A late renewal of a lost holder does not.
+    knows_share: bool,
     /// The lock that it held, and for how many ms more.
     held: Option<(Bytes, Option<u64>)>,
     /// The queued owners whose processes are there.
@@ -64,11 +66,13 @@ struct OfLock {
 
 impl<'a> Asked<'a> {
     pub(crate) fn before(data: &Keyspace, keys: &[Bytes], args: &'a [Bytes]) -> Self {
+        let knows_share = keys.iter().any(|key| key.ends_with(b"%share"));
         let of = |lock: &Bytes, queue: &Bytes, places: &Bytes| OfLock {
             lock: lock.clone(),
             queue: queue.clone(),
             places: places.clone(),
             share: [b"{", &lock[..], b"}%share"].concat(),
+            knows_share,
             held: data.text(lock).map(|value| (value.to_vec(), data.lasts_for(lock))),
             waiting: waiting(data, queue, places),
             owners: owners(data, lock, queue),
@@ -167,7 +171,8 @@ impl Audit {
             (held, false) => {
                 let free = since.take().map(|from| (from, keys.now.saturating_sub(from)));
                 // After nine times the share nothing is known of it any more.
-                let is_known = held.is_none() && !is_free && keys.text(&of.share).is_some();
+                let is_seen = of.knows_share && held.is_none();
+                let is_known = is_seen && !is_free && keys.text(&of.share).is_some();
                 if let Some((from, free)) = free.filter(|_| is_known) {
                     *again = from + 10 * free.min(LONGEST_DELAY);
                 }
@@ -356,6 +361,7 @@ fn a_clock_that_is_set_back_brings_no_time_back() {
                 queue: b"q".to_vec(),
                 places: b"p".to_vec(),
                 share: b"s".to_vec(),
+                knows_share: true,
                 held: is_released.then(|| (owner.clone(), None)),
                 waiting: Vec::new(),
                 owners: Vec::new(),
