@@ -163,7 +163,7 @@ async fn each_missing_right_is_named_with_the_line_that_grants_it() {
         // With the right to ask about rights, and without.
         for (kind, may_ask) in [("asks", "+acl|whoami +acl|dryrun"), ("tries", "")] {
             let user = format!("{kind}{number}");
-            let rights = format!("{} {may_ask}", without(right));
+            let rights = format!("{} {} {may_ask}", without(right), rights_to_delete());
             checking.spawn(a_missing_right_is_named(Arc::clone(&server), user, rights, right));
         }
     }
