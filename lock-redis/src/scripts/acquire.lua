@@ -26,9 +26,10 @@
 --   {0, arrival or '', remaining, now, flags}  Held by a client of this library.
 --   {2, the same}                            Held by a foreign client, which left no owner id.
 --   {3, '', 0, now, 0}                       This owner was released before.
--- `remaining` is in ms, or -1 without expiry; `now` is the server's time in µs. `flags` adds 1 if
--- the server had forgotten this process, 2 if the claim is one of the first two in the queue, and 4
--- if its entry was gone.
+-- `remaining` is in ms, or -1 without expiry. `now` is the server's time in µs. `flags` is a sum:
+--   1  The server had forgotten this process.
+--   2  The claim is first or second in the queue.
+--   4  Its queue entry was missing.
 --
 -- The server refuses writes (memory limit, replica, disk, rights) at the first write of a script,
 -- and not later. Without waiters, that is the token key here: a script that fails has not taken the

@@ -57,8 +57,8 @@ impl Redis {
         }
     }
 
-    /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known,
-    /// the server is not asked: one of this process asks for all.
+    /// Queues the claim, and returns its reply from the server. Sends no request if another claim
+    /// of this process has asked a moment ago: one claim asks for all of them.
     async fn enqueue(
         &self,
         claim: &Claim,

@@ -248,6 +248,15 @@ async fn a_minimum_token_is_exceeded() {
 /// The server took the lock, and the client does not know it.
 #[tokio::test]
 async fn an_attempt_whose_answer_is_lost_is_undone_by_its_release() {
+    a_lost_answer_is_undone(|| claim("n", LONG)).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_queues_undoes_an_attempt_whose_answer_is_lost() {
+    a_lost_answer_is_undone(waiter).await;
+}
+
+async fn a_lost_answer_is_undone(attempted: fn() -> Claim) {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
     let url = format!("redis://{}", way.addr());
@@ -257,7 +266,7 @@ async fn an_attempt_whose_answer_is_lost_is_undone_by_its_release() {
         locks.release(&held, ReleaseMode::now()).await.unwrap();
         let before = server.calls("incr");
         let cut = way.cut_after("INCR");
-        let lost = claim("n", LONG);
+        let lost = attempted();
         let Err(fault) = locks.try_acquire(&lost).await else {
             assert!(cut.call_off());
             locks.release(&lost, ReleaseMode::after_unknown_outcome()).await.unwrap();
@@ -267,6 +276,7 @@ async fn an_attempt_whose_answer_is_lost_is_undone_by_its_release() {
         let is_taken = server.calls("incr") > before;
         assert!(is_taken && !cut.call_off() && is_without_token(&server));
         locks.release(&lost, ReleaseMode::after_unknown_outcome()).await.unwrap();
+        assert_eq!((server.get("n"), server.waiting("n")), (None, 0));
         let mut next = claim("n", LONG);
         win(&other, &mut next).await;
         other.release(&next, ReleaseMode::now()).await.unwrap();
