@@ -168,12 +168,19 @@ func (l *rueidislockLibrary) locker(ttl time.Duration) (rueidislock.Locker, erro
 	return locker, err
 }
 
+// Its waiters may wait for ever for a free lock. The goroutine of a failed attempt takes the name's gate away if it
+// runs before `try` has counted the failure, and no notification reaches the waiter any more. A new wait has a new gate.
+const waitsAtMost = 15 * time.Second
+
 func (l *rueidislockLibrary) acquire(name string, ttl time.Duration) (held, error) {
-	return l.acquireWith(background, name, ttl)
+	for {
+		one, err := l.acquireUntil(name, ttl, time.Now().Add(waitsAtMost))
+		if one != nil || err != nil {
+			return one, err
+		}
+	}
 }
 
-// Its waiters may wait for ever for a free lock. The goroutine of a failed attempt takes the name's gate away if it
-// runs before `try` has counted the failure, and no notification reaches the waiter any more.
 func (l *rueidislockLibrary) acquireUntil(name string, ttl time.Duration, end time.Time) (held, error) {
 	// A deadline would end the lease, too.
 	waiting, stop := context.WithCancel(background)
