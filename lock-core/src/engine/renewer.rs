@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
 use super::hold::{ClaimState, Engine, Hold, RenewingClaim};
@@ -21,6 +22,9 @@ use crate::owner::OwnerId;
 
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
 const MAX_BATCH: usize = 64;
+
+/// How long a batch of renewals keeps the next one waiting.
+const BATCH_HEAD_START: Duration = Duration::from_millis(2);
 
 /// The task that does the due work of a schedule.
 struct Renewer(Arc<Schedule<Hold>>);
@@ -88,8 +92,8 @@ impl Renewer {
                 renewals.push(hold);
             }
         }
-        for batch in renewals.chunks(MAX_BATCH) {
-            tokio::spawn(renew_batch(batch.to_vec()));
+        if !renewals.is_empty() {
+            tokio::spawn(renew_in_batches(renewals));
         }
     }
 }
@@ -117,6 +121,16 @@ fn step(hold: &Arc<Hold>, now: Moment) -> bool {
         loss_watch::watch(Arc::clone(hold));
     }
     hold.starts_renewal(now)
+}
+
+/// Renews `holds` in batches, one after the other: requests for all of them at once would need more
+/// memory than the locks. A batch that is not answered soon delays no other one.
+async fn renew_in_batches(holds: Vec<Arc<Hold>>) {
+    for batch in holds.chunks(MAX_BATCH) {
+        // In a task of its own: its panic ends no other batch.
+        let answered = tokio::spawn(renew_batch(batch.to_vec()));
+        let _ = timeout(BATCH_HEAD_START, answered).await;
+    }
 }
 
 /// Renews `holds`, which share an engine, in one call. If the call misses its bound, one by one:

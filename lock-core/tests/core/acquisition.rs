@@ -477,6 +477,56 @@ async fn a_renewal_on_the_wire_does_not_outlive_the_release() {
     assert!(next.is_held());
 }
 
+/// Records when renewals are asked for, and how many are under way at once. Each takes a
+/// millisecond, but those that are `silent` have no end.
+#[derive(Debug, Default)]
+struct RecordsRenewals {
+    silent: bool,
+    asked: Mutex<Vec<Moment>>,
+    under_way: AtomicU32,
+    most: AtomicU32,
+}
+
+#[async_trait]
+impl Layer for RecordsRenewals {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.asked.lock().unwrap().push(Moment::now());
+        self.most.fetch_max(self.under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        sleep(if self.silent { secs(3600) } else { millis(1) }).await;
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        inner.renew(claims).await
+    }
+}
+
+/// Acquires a thousand locks at once and returns the renewals of the first round.
+async fn a_thousand_renewals(silent: bool) -> Arc<RecordsRenewals> {
+    let renewals = Arc::new(RecordsRenewals { silent, ..RecordsRenewals::default() });
+    let layered = Layered::<RecordsRenewals>::new(Arc::new(Memory::new()), Arc::clone(&renewals));
+    let locks = Locker::new(layered);
+    let mut guards = Vec::new();
+    for i in 0..1000 {
+        guards.push(locks.lock(&*i.to_string()).unwrap().ttl(secs(30)).acquire().await.unwrap());
+    }
+    while renewals.asked.lock().unwrap().len() < 1000_usize.div_ceil(64) {
+        sleep(millis(1)).await;
+    }
+    renewals
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_of_renewals_follow_one_another() {
+    let renewals = a_thousand_renewals(false).await;
+    assert!(renewals.most.load(Ordering::SeqCst) <= 2, "{renewals:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_without_an_answer_delays_no_other() {
+    let renewals = a_thousand_renewals(true).await;
+    let asked = renewals.asked.lock().unwrap();
+    let took = asked.last().unwrap().saturating_since(asked[0]);
+    assert!(took <= millis(100), "the batches began within {took:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_locks_are_renewed_in_batches() {
     let renewals = Arc::new(AtomicU32::new(0));
