@@ -132,11 +132,13 @@ func (h redislockHeld) isHeld() (*bool, error) {
 	return &is, err
 }
 
-// --- rueidislock: a majority of keys of one server; options `majority`, 2 by default, and `next=MS`, the bound of a
-// request after which the next key is tried, 20 by default
+// --- rueidislock: a majority of keys of one server; options `majority`, 2 by default, `next=MS`, the bound of a
+// request after which the next key is tried, 20 by default, and `again=MS`, after which a waiter asks anew, never by
+// default
 
 type rueidislockLibrary struct {
 	option rueidislock.LockerOption
+	again  time.Duration
 	mutex  sync.Mutex
 	byTTL  map[time.Duration]rueidislock.Locker
 }
@@ -150,6 +152,7 @@ func newRueidislock(urls []string, options map[string]int) (library, error) {
 	l.option.ClientOption = client
 	l.option.KeyMajority = int32(options["majority"])
 	l.option.TryNextAfter = time.Duration(options["next"]) * time.Millisecond
+	l.again = time.Duration(options["again"]) * time.Millisecond
 	_, err = l.locker(30 * time.Second)
 	return l, err
 }
@@ -170,11 +173,12 @@ func (l *rueidislockLibrary) locker(ttl time.Duration) (rueidislock.Locker, erro
 
 // Its waiters may wait for ever for a free lock. The goroutine of a failed attempt takes the name's gate away if it
 // runs before `try` has counted the failure, and no notification reaches the waiter any more. A new wait has a new gate.
-const waitsAtMost = 15 * time.Second
-
 func (l *rueidislockLibrary) acquire(name string, ttl time.Duration) (held, error) {
+	if l.again == 0 {
+		return l.acquireWith(background, name, ttl)
+	}
 	for {
-		one, err := l.acquireUntil(name, ttl, time.Now().Add(waitsAtMost))
+		one, err := l.acquireUntil(name, ttl, time.Now().Add(l.again))
 		if one != nil || err != nil {
 			return one, err
 		}

@@ -208,7 +208,8 @@ pub const CLIENTS: &[Client] = &[
         renewal: Renewal::ByItself,
         waits: "is notified",
         remark: "`KeyMajority: 1`",
-        ..on_one("rueidislock", Go(&["rueidislock", "majority=1"]))
+        // Its waiters may stop, which load shows.
+        ..on_one("rueidislock", Go(&["rueidislock", "majority=1", "again=15000"]))
     },
     Client {
         prefix: "rueidislock:0:",
