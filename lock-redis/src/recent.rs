@@ -59,6 +59,13 @@ impl RecentLocks {
         self.record(lock, RecentLock { at: Moment::now(), what: Recent::Contended });
     }
 
+    /// Returns true if another client wanted the lock a moment ago.
+    pub(crate) fn is_contended(&self, lock: &str) -> bool {
+        let locks = self.locks();
+        let recent = locks.get(lock).filter(|recent| matches!(recent.what, Recent::Contended));
+        recent.is_some_and(|recent| is_recent(recent.at))
+    }
+
     fn record(&self, lock: &str, now: RecentLock) {
         let mut locks = self.locks();
         if let Some(before) = locks.get_mut(lock) {

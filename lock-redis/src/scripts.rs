@@ -31,6 +31,7 @@ macro_rules! scripts {
 scripts! {
     acquire: "prelude.lua" "queue.lua" "acquire.lua";
     plain_release: "plain_release.lua";
+    arm: "arm.lua";
     quick_renew: "quick_renew.lua";
     renew: "prelude.lua" "queue.lua" "renew.lua";
     release: "prelude.lua" "queue.lua" "release.lua";

@@ -1,7 +1,7 @@
 //! The state that all connections of a client share.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,9 +33,6 @@ pub(crate) struct ClientState {
     pub(crate) polling_share: Option<Duration>,
     /// Locks are on several servers, each in its slot.
     pub(crate) in_cluster: bool,
-    /// Some server can delete without a script, so waiters mark the lock. This
-    /// is never reset: the lock may move to that server.
-    pub(crate) marks: AtomicBool,
     /// How many were made so far.
     pub(crate) connections: AtomicU64,
 }
@@ -57,7 +54,6 @@ impl ClientState {
             order: OnceLock::new(),
             polling_share: config.polling_share,
             in_cluster,
-            marks: AtomicBool::new(false),
             connections: AtomicU64::new(0),
         }
     }
@@ -70,11 +66,6 @@ impl ClientState {
     /// Returns true if waiters are served in the order in which they came.
     pub(crate) fn is_fifo(&self) -> bool {
         self.order() == Order::Fifo
-    }
-
-    /// Returns true if other clients may release an unmarked lock without checking for waiters.
-    pub(crate) fn marks(&self) -> bool {
-        self.marks.load(Ordering::Relaxed)
     }
 
     /// Returns the channel on which this client receives messages about the lock with these keys.

@@ -14,11 +14,8 @@
 -- ARGV[2]  The ttl in ms.
 -- ARGV[3]  The label, or ''.
 -- ARGV[4]  The number of its arrival, or ''.
--- ARGV[5]  '1' if waiters have to mark the lock. Its holder may release it by a command that
---          deletes the holder's value and does not check for waiters. A marked lock has another
---          value.
--- ARGV[6]  The minimum token, or ''.
--- ARGV[7]  If the claim queues: the channel of its process, with the digits of the connection.
+-- ARGV[5]  The minimum token, or ''.
+-- ARGV[6]  If the claim queues: the channel of its process, with the digits of the connection.
 --
 -- Replies:
 --   number                                   Granted for the ttl, with that token.
@@ -36,7 +33,7 @@
 -- lock.
 
 local lock, token_key, queue, processes, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owner, ttl, label, min_token = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[6] or ''
+local owner, ttl, label, min_token = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[5] or ''
 
 if redis.call('EXISTS', lock, queue, tombstone) == 0 then
     -- Most attempts end here. The short reply is for them: the token is the server's time, unless
@@ -46,11 +43,11 @@ if redis.call('EXISTS', lock, queue, tombstone) == 0 then
     return err or ((number == now or min_token ~= '') and number) or {1, number, ttl, now, 0}
 end
 
-local arrival, marks, release_key, share_key = ARGV[4] or '', ARGV[5] == '1', KEYS[6], KEYS[7]
+local arrival, release_key, share_key = ARGV[4] or '', KEYS[6], KEYS[7]
 if release_key == share_key then
     release_key = nil
 end
-local channel, connection = string.match(ARGV[7] or '', '^(.*):(%d%d%d)$')
+local channel, connection = string.match(ARGV[6] or '', '^(.*):(%d%d%d)$')
 ttl = tonumber(ttl)
 local entry_ttl = 2 * ttl + QUEUE_ENTRY_GRACE
 local now = clock()
@@ -193,9 +190,10 @@ if string.sub(value, 1, 32) ~= owner then
     end
     local ours = string.match(value, '^%-?(%x+) %d+')
     local by = ours and #ours == 32 and 0 or 2
-    if marks and by == 0 and string.sub(value, -1) ~= ' ' then
-        -- Before any other write: an error leaves nothing behind. The mark stays until the release.
-        redis.call('SET', lock, value .. ' ', 'KEEPTTL')
+    if (waits or release_key) and by == 0 and remaining > 0 and string.sub(value, -1) ~= ' ' then
+        -- Marks the lock, until its release. The holder may release it by deleting its value, and
+        -- does not check for waiters. Before any other write: an error leaves nothing behind.
+        redis.call('SET', lock, value .. ' ', 'PX', remaining)
     end
     if by == 2 then
         left_free(share_key, true)

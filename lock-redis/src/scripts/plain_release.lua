@@ -1,13 +1,11 @@
--- Releases a lock for which nobody waits.
+-- Releases a lock for which nobody waits: a waiter marks the value.
 --
 -- KEYS[1]  The lock.
--- KEYS[2]  Its queue.
--- KEYS[3]  Its release key.
--- ARGV[1]  The owner id.
+-- ARGV[1]  Its value.
 --
 -- Replies 1, or 0 if it did nothing: then release.lua has to.
 
-if redis.pcall('GETRANGE', KEYS[1], '0', '31') == ARGV[1] and redis.call('EXISTS', KEYS[2], KEYS[3]) == 0 then
+if redis.pcall('GETRANGE', KEYS[1], '0', '255') == ARGV[1] then
     return redis.call('DEL', KEYS[1])
 end
 return 0

@@ -11,7 +11,7 @@ use redis::Value as Answer;
 use crate::connection::handle::Connection;
 use crate::fault;
 use crate::keys::{Keys, LockKeys};
-use crate::limits::TOKEN_RETENTION;
+use crate::limits::{TOKEN_RETENTION, millis};
 use crate::queue::Unclaimed;
 use crate::scripts::{Call, command};
 use crate::topology::link::Link;
@@ -132,26 +132,19 @@ impl Link {
         }
     }
 
-    /// Sets the release key, which the next release deletes. Also marks the lock for that, if its
-    /// value still is `unmarked`. If the server refuses, there is no wake-up.
+    /// Sets the release key, which the next release deletes, and marks the lock for that release if
+    /// it has this value. If the server refuses, there is no wake-up.
     pub(crate) async fn arm_release_key(
         &self,
         connection: &Connection,
         keys: &LockKeys,
-        unmarked: Option<&[u8]>,
+        value: &[u8],
     ) -> Result<(), Fault> {
-        let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
-        let lasts = TOKEN_RETENTION.as_millis() as u64;
-        pipe.cmd("SET").arg(keys.release_key()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
-        if let Some(value) = unmarked {
-            let marked = [value, b" "].concat();
-            let set = pipe.cmd("SET").arg(keys.lock()).arg(marked);
-            set.arg("IFEQ").arg(value).arg("KEEPTTL").ignore();
-        }
-        let asking = pipe.query_async::<()>(&mut redis);
-        match connection.health.watch(asking).await.1 {
+        let mut call = Call::new(&self.client.scripts().arm, &[keys.lock(), keys.release_key()]);
+        call.arg(value).arg(millis(TOKEN_RETENTION));
+        match self.send::<Answer>(connection, &call, None).await.1 {
             Err(error) if fault::is_broken(&error) => {
-                Err(self.failed(connection, "hang up a bell", &error))
+                Err(self.failed(connection, "ask for a wake-up", &error))
             }
             _ => Ok(()),
         }
@@ -187,25 +180,33 @@ impl Link {
         Ok((asked, Taken { is_set, number, is_plain }))
     }
 
-    /// Deletes the key if it has this value. False if it has not, or the server does not do that
-    /// for us.
+    /// Deletes the key if it has this value: by a command where the server has it, else by a
+    /// script. False if the key has another value, or the server refuses.
     pub(crate) async fn delete_if_equal(
         &self,
         connection: &Connection,
         key: &str,
         value: &str,
     ) -> Result<bool, Fault> {
-        let call = Call::delete_if_equal(key, value);
+        let has_command = connection.may_delete_if_equal();
+        let call = match has_command {
+            true => Call::delete_if_equal(key, value),
+            false => {
+                let mut call = Call::new(&self.client.scripts().plain_release, &[key]);
+                call.arg(value);
+                call
+            }
+        };
         let error = match self.send::<bool>(connection, &call, None).await.1 {
             Ok(deleted) => return Ok(deleted),
             Err(error) => error,
         };
         // In a cluster it may just be elsewhere.
-        if fault::is_refused(&error) && error.redirect_node().is_none() {
+        if has_command && fault::is_refused(&error) && error.redirect_node().is_none() {
             connection.health.may_delete.store(false, Ordering::Relaxed);
         }
         let fault = self.failed(connection, "release", &error);
-        // The script may succeed, or return a better error.
+        // The other script may succeed, or return a better error.
         if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
     }
 

@@ -183,7 +183,6 @@ impl Link {
             Err(error) if error.to_string().contains("wrong number of arguments") => {
                 health.deletes.store(true, Ordering::Relaxed);
                 health.may_delete.store(true, Ordering::Relaxed);
-                self.client.marks.store(true, Ordering::Relaxed);
                 Ok(())
             }
             _ => Ok(()),

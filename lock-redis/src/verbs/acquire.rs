@@ -136,8 +136,10 @@ impl Redis {
         let ClientState { waiters, recent, .. } = &*servers.client;
         let arms_release_key =
             claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;
-        let sent = self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await;
-        let Response { asked, connection, answer, .. } = match sent {
+        let call = acquire(&servers.client, claim, keys, position.as_ref(), arms_release_key);
+        let mut request = Request::new("acquire", keys, &call);
+        request.channel = position.as_ref().map(|position| position.entry.channel());
+        let Response { asked, connection, answer, .. } = match servers.run(&request).await {
             Err(fault) if may_have_its_value => return Err(after_a_value(fault)),
             sent => sent?,
         };
@@ -199,40 +201,6 @@ impl Redis {
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
             other => Err(unexpected_answer("acquire", other)),
-        }
-    }
-
-    /// Asks in words that fit the server, which may turn out to be another one than was thought.
-    async fn send_attempt(
-        &self,
-        claim: &Claim,
-        keys: &LockKeys,
-        position: Option<&QueuePosition>,
-        arms_release_key: bool,
-    ) -> Result<Response<AcquireReply>, Fault> {
-        let (servers, waits) = (&self.inner.servers, arms_release_key || position.is_some());
-        let mut before: Option<AcquireReply> = None;
-        loop {
-            let marks = waits && servers.client.marks();
-            let call = acquire(&servers.client, claim, keys, position, arms_release_key, marks);
-            let mut request = Request::new("acquire", keys, &call);
-            request.channel = position.map(|position| position.entry.channel());
-            let mut done = match servers.run::<AcquireReply>(&request).await {
-                // The claim may have a queue entry.
-                Err(fault) if before.is_some() => {
-                    return Err(Fault::unknown(fault.kind(), fault.into_source()));
-                }
-                answer => answer?,
-            };
-            if let Some(before) = &before {
-                done.answer.4 |= before.4 & (PROCESS_IS_NEW | WAS_REQUEUED);
-            }
-            // The request may have been on its way when the first server was found on which waiters
-            // have to mark the lock.
-            if done.answer.0 == 1 || marks == (waits && servers.client.marks()) {
-                return Ok(done);
-            }
-            before = Some(done.answer);
         }
     }
 
@@ -316,7 +284,6 @@ pub(crate) fn acquire(
     keys: &LockKeys,
     position: Option<&QueuePosition>,
     arms_release_key: bool,
-    marks: bool,
 ) -> Call {
     let ([lock, token_key, queue, processes, release_key], tombstone) =
         (keys.all(), keys.tombstone(&claim.owner));
@@ -335,8 +302,7 @@ pub(crate) fn acquire(
     let token = |token: Option<u64>| token.map(|token| token.to_string()).unwrap_or_default();
     let arrival = token(position.and_then(|position| position.arrival));
     let min_token = token(claim.min_token.map(FencingToken::backend_number));
-    let marks = if marks { "1" } else { "" };
-    let optional = [label, &arrival, marks, &min_token];
+    let optional = [label, &arrival, &min_token];
     let last = optional.iter().rposition(|text| !text.is_empty());
     // The channel follows all of them.
     let given = if position.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };

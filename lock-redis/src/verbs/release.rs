@@ -38,12 +38,7 @@ impl Redis {
         let may_hold = claim.ticket.is_some() || !claim.queues();
         let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
         let (asked, is_new) = (Moment::now(), held(claim).is_some_and(HeldLock::is_new));
-        // Some server can do it.
-        let marks = servers.client.marks();
-        if is_plain
-            && (marks && self.delete(claim, &keys).await?
-                || self.release_uncontended(claim, &keys).await?)
-        {
+        if is_plain && self.release_uncontended(claim, &keys).await? {
             servers.client.recent.released(keys.lock(), claim, asked);
             return Ok(Release::Released);
         }
@@ -79,38 +74,26 @@ impl Redis {
         }
     }
 
-    /// Releases a lock by a command that only deletes a key with this value. It needs a server with
-    /// that command, and a grant on this connection without waiters: a later waiter marks the lock,
-    /// which changes the value. Returns false if the script has to do the release.
-    pub(crate) async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
+    /// Releases a lock that was granted without waiters and not renewed since, by deleting its
+    /// value: on a server with a command for that, or if it was granted without a script. A later
+    /// waiter marks the lock, which changes the value. Returns false if `release.lua` has to do the
+    /// release.
+    async fn release_uncontended(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
         let Some(held) = held(claim).filter(|held| held.is_new()) else { return Ok(false) };
+        let recent = &self.inner.servers.client.recent;
         let (link, connection) = self.inner.servers.reach(keys).await?;
-        if !connection.may_delete_if_equal() || connection.id() != held.connection {
+        // A hold that a script granted may be the first one for long. Then `release.lua` takes no
+        // longer, and hands the lock over in the same request.
+        if held.is_stored && !connection.may_delete_if_equal() || recent.is_contended(keys.lock()) {
             return Ok(false);
         }
-        // A repeated release uses the script, which has an answer in every case.
+        // A repeated release uses that script, which has an answer in every case.
         held.is_new.store(false, Ordering::Relaxed);
         let token = if held.is_stored { held.token } else { 0 };
         let value = Value::text(&claim.owner, token, claim.label.as_ref());
-        link.delete_if_equal(&connection, keys.lock(), &value).await
-    }
-
-    /// Releases a lock that was granted without a script, if nobody waits for it. Returns false if
-    /// nothing was done.
-    async fn release_uncontended(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
-        let is_new =
-            |held: &HeldLock| !held.is_stored && held.is_new.swap(false, Ordering::Relaxed);
-        if !held(claim).is_some_and(is_new) {
-            return Ok(false);
-        }
-        let client = &self.inner.servers.client;
-        let of_waiters = [keys.lock(), keys.queue(), keys.release_key()];
-        let mut call = Call::new(&client.scripts().plain_release, &of_waiters);
-        call.arg(claim.owner.expose());
-        let request = Request::new("release", keys, &call);
-        let is_released = self.inner.servers.run::<bool>(&request).await?.answer;
+        let is_released = link.delete_if_equal(&connection, keys.lock(), &value).await?;
         if !is_released {
-            client.recent.contended(keys.lock());
+            recent.contended(keys.lock());
         }
         Ok(is_released)
     }

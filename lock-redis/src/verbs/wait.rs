@@ -77,8 +77,7 @@ impl Redis {
                 }
                 let watched_key = keys.watched_key(holder.is_some());
                 // A holder that sees no mark may release without deleting the release key.
-                let is_marked = !connection.deletes_if_equal()
-                    || holder.as_ref().is_none_or(|holder| holder.is_marked);
+                let is_marked = holder.as_ref().is_none_or(|holder| holder.is_marked);
                 if watched_key != watched {
                     waiters.enter(claim.owner, watched_key);
                     continue;
@@ -86,8 +85,7 @@ impl Redis {
                     waiters.arm(&claim.owner, signals);
                 } else if !is_armed && holder.is_some() {
                     is_armed = true;
-                    let unmarked = (!is_marked).then_some(&*value);
-                    link.arm_release_key(&connection, &keys, unmarked).await?;
+                    link.arm_release_key(&connection, &keys, &value).await?;
                     continue;
                 } else {
                     // There is no armed release key: a release has deleted it, or the server

@@ -1,16 +1,13 @@
-//! Releases on a server that can delete a key with a certain value without a script, as Valkey 9
-//! can. There a lock without waiters is released by that command. On other servers the script does
-//! it. These tests fit both kinds of servers.
+//! Releases of locks without waiters, which delete a key that has a certain value. A server that has
+//! a command for that, as Valkey 9 does, needs no script. These tests fit both kinds of servers.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
-use lock_conformance::proxy::{Fault, Match, Proxy};
-use lock_core::backend::{Attempt, Claim, OnContention, Release, ReleaseMode, Wake};
-use lock_core::clock::Moment;
-use lock_core::{Backend, Effect, Executor, Label, Locker};
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_core::backend::{Claim, OnContention, Release, ReleaseMode, Wake};
+use lock_core::{Backend, Label, Locker};
 use lock_redis::Redis;
-use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, eventually, granted, name, release, renew, win};
@@ -62,11 +59,11 @@ async fn a_lock_without_waiters_is_released_by_one_plain_command() {
 #[tokio::test]
 async fn other_releases_use_the_script_at_once() {
     let server = Server::start();
-    let (locks, other) = (server.client().await, server.client().await);
-    for what in ["renewed", "kept", "uncertain", "by another connection"] {
+    let locks = server.client().await;
+    for what in ["renewed", "kept", "uncertain"] {
         let mut held = claim(what, LONG);
         win(&locks, &mut held).await;
-        let (mut end, mut by) = (ReleaseMode::now(), &locks);
+        let mut end = ReleaseMode::now();
         match what {
             "renewed" => {
                 let Ok(lock_core::backend::Renewal::Held(grant)) = renew(&locks, &held).await
@@ -76,11 +73,10 @@ async fn other_releases_use_the_script_at_once() {
                 held.ticket = grant.ticket;
             }
             "kept" => end.keep = Some(Duration::from_secs(1)),
-            "uncertain" => end = ReleaseMode::after_unknown_outcome(),
-            _ => by = &other,
+            _ => end = ReleaseMode::after_unknown_outcome(),
         }
         let (plain, scripts) = done(&server);
-        assert_eq!(by.release(&held, end).await.unwrap(), Release::Released);
+        assert_eq!(locks.release(&held, end).await.unwrap(), Release::Released);
         assert_eq!(done(&server).0, plain, "{what}");
         assert!(done(&server).1 > scripts, "{what}");
     }
@@ -116,12 +112,8 @@ async fn a_waiter_marks_the_lock_and_is_served() {
             };
             eventually(rests).await;
             let is_marked = || server.get("n") == Some(format!("{before} "));
-            if is_newer() {
-                eventually(is_marked).await;
-                assert!(server.pttl("n") > 0 && server.pttl("n") <= lasts, "it ends as it did");
-            } else {
-                assert_eq!(server.get("n").as_deref(), Some(&*before));
-            }
+            eventually(is_marked).await;
+            assert!(server.pttl("n") > 0 && server.pttl("n") <= lasts, "it ends as it did");
             let holders = locks.inspect(&name("n")).await.unwrap().holders;
             let shown = holders[0].label.as_ref().map_or("", Label::as_str);
             assert_eq!((holders[0].owner, shown), (Some(held.owner), label.trim_end()));
@@ -138,140 +130,10 @@ async fn a_waiter_marks_the_lock_and_is_served() {
     }
 }
 
-/// A failover from an older server to a newer one, during an attempt for a lock that is held there.
-struct Failover {
-    newer: Server,
-    way: Proxy,
-    locks: Redis,
-    elsewhere: Redis,
-    held: Claim,
-}
-
-impl Failover {
-    /// Starts one in which no request passes to the newer server yet.
-    async fn begun(order: &str) -> Self {
-        let (older, newer) = (older(), Server::start());
-        let way = Proxy::start(older.addr()).unwrap();
-        let locks = connect(format!("redis://{}?order={order}", way.addr())).await;
-        let elsewhere = newer.client().await;
-        let mut held = claim("n", LONG);
-        win(&elsewhere, &mut held).await;
-        let way = moved(way, &locks, &newer).await;
-        Self { newer, way, locks, elsewhere, held }
-    }
-
-    /// Starts an attempt whose request was made for the older server.
-    async fn ask<'a>(&'a self, waiter: &'a Claim) -> Pin<Box<Attempting<'a>>> {
-        let mut asks: Pin<Box<Attempting<'a>>> = Box::pin(self.locks.try_acquire(waiter));
-        let at_once = tokio::time::timeout(Duration::ZERO, &mut asks).await;
-        assert!(at_once.is_err(), "nobody is there to answer it");
-        asks
-    }
-}
-
-type Attempting<'a> = dyn Future<Output = Result<Attempt, lock_core::backend::Fault>> + 'a;
-
-/// Starts a server that does not know the command.
-fn older() -> Server {
-    let options = RedisOptions::new();
-    Server::with_options(match is_newer() {
-        true => options.setting("rename-command", "delifeq").and(""),
-        false => options,
-    })
-}
-
-/// Connects so that the connection is made anew on the runtime of the test, and only while the test
-/// waits.
-async fn connect(url: String) -> Redis {
-    let here = Executor::of(tokio::runtime::Handle::current());
-    here.within(Redis::connect(url)).await.unwrap()
-}
-
-/// Redirects the proxy to another server, once it is [healed](Proxy::heal).
-async fn moved(way: Proxy, locks: &Redis, to: &Server) -> Proxy {
-    let address = way.addr();
-    drop(way);
-    while locks.try_acquire(&claim("another", LONG)).await.is_ok() {}
-    // No other task runs between these two.
-    let way = Proxy::start_at(address, to.addr()).unwrap();
-    way.set(Fault::BlackHole);
-    way
-}
-
 fn queues(name: &str) -> Claim {
     let mut waiter = claim(name, LONG);
     waiter.on_contention = OnContention::Queue;
     waiter
-}
-
-#[tokio::test]
-async fn an_attempt_that_reaches_a_newer_server_marks_the_lock() {
-    for order in ["fifo", "any"] {
-        let failover = Failover::begun(order).await;
-        let newer = &failover.newer;
-        let waiter = queues("n");
-        let asks = failover.ask(&waiter).await;
-        failover.way.heal();
-        contended(asks.await);
-        let is_marked = newer.get("n").is_some_and(|value| value.ends_with(' '));
-        assert_eq!(is_marked, is_newer(), "{order}");
-        release(&failover.elsewhere, &failover.held).await;
-        assert_eq!(newer.calls("delifeq"), u64::from(is_newer()));
-        if order == "fifo" {
-            assert!(newer.get("n").is_some(), "it was handed over");
-        }
-    }
-}
-
-/// Checks an attempt whose first request is queued and whose second is refused: it had an effect.
-#[tokio::test]
-async fn an_attempt_that_was_half_done_has_an_unknown_outcome() {
-    let failover = Failover::begun("fifo").await;
-    let waiter = queues("n");
-    // With the script, and as often as it takes until the server has it. On an older one there is
-    // no second time.
-    let mut again = failover.way.hold(Match::on(waiter.owner.expose()).nth(3));
-    let asks = failover.ask(&waiter).await;
-    failover.way.heal();
-    if !is_newer() {
-        contended(asks.await);
-        return;
-    }
-    let needs_replicas = |count: &str| {
-        let setting = ["CONFIG", "SET", "min-replicas-to-write", count];
-        failover.newer.shell().command(&setting).unwrap();
-    };
-    let (answer, ()) = tokio::join!(asks, async {
-        again.caught().await.unwrap();
-        needs_replicas("1");
-        again.deliver().await.unwrap();
-    });
-    needs_replicas("0");
-    assert_eq!(failover.newer.waiting("n"), 1);
-    assert_eq!(answer.unwrap_err().effect(), Effect::Unknown);
-    // So core releases it.
-    failover.locks.release(&waiter, ReleaseMode::after_unknown_outcome()).await.unwrap();
-    assert_eq!(failover.newer.waiting("n"), 0);
-}
-
-/// Checks that a waiter rests on a server where no lock can be marked.
-#[tokio::test]
-async fn a_waiter_back_at_an_older_server_rests_without_a_mark() {
-    let newer = Server::start();
-    let way = Proxy::start(newer.addr()).unwrap();
-    let locks = connect(format!("redis://{}", way.addr())).await;
-    let older = older();
-    let way = moved(way, &locks, &older).await;
-    way.heal();
-    let mut held = claim("n", LONG);
-    win(&older.client().await, &mut held).await;
-    let waiter = claim("n", LONG);
-    // Until it has found its server.
-    let deadline = Moment::now() + SOON;
-    while tokio::time::timeout(Duration::from_secs(1), locks.wait(&waiter)).await.is_ok() {
-        assert!(!deadline.has_passed(), "it finds no rest");
-    }
-    assert!(older.get("n").unwrap().ends_with(char::is_numeric), "it is not marked");
 }
 
 /// Lets the release key expire, as it does after ten minutes; the next waiter sets it again.
@@ -305,7 +167,7 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
 async fn the_lock_of_another_library_is_not_marked() {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
-    let locks = connect(format!("redis://{}", way.addr())).await;
+    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
     let waiter = claim("n", LONG);
     // Each poll asks twice for the state, first for the watched key and then for the lock, whose
     // holder changes in between. A poll takes seconds to get through.
@@ -335,7 +197,7 @@ async fn the_lock_of_another_library_is_not_marked() {
 async fn a_repeated_release_uses_the_script() {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
-    let locks = connect(format!("redis://{}", way.addr())).await;
+    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
     let mut held = claim("n", LONG);
     win(&locks, &mut held).await;
     let elsewhere = server.client().await;

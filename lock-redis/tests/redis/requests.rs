@@ -91,7 +91,8 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
                 *asked.attempts.entry(owner.to_owned()).or_default() += 1;
             }
             ["INCR", "{n}%token"] | ["EXISTS", "{n}%queue"] => {}
-            ["EVALSHA", script, "3", _, _, _, owner] if script == scripts.plain_release => {
+            ["EVALSHA", script, "1", "n", value] if script == scripts.plain_release => {
+                let owner = value.split(' ').next().unwrap_or_default();
                 *asked.deletes.entry(owner.to_owned()).or_default() += 1;
             }
             ["EVALSHA", script, ..] if script == scripts.renew || script == scripts.quick_renew => {

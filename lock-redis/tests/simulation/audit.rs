@@ -71,18 +71,21 @@ impl<'a> Asked<'a> {
             lock: lock.clone(),
             queue: queue.clone(),
             places: places.clone(),
-            share: [b"{", &lock[..], b"}%share"].concat(),
+            share: part(lock, b"share"),
             knows_share,
             held: data.text(lock).map(|value| (value.to_vec(), data.lasts_for(lock))),
             waiting: waiting(data, queue, places),
             owners: owners(data, lock, queue),
         };
         // A lock, its fence, its line, its places, and one more; a renewal names five of each lock,
-        // others a sixth. A quick renewal names nothing but locks.
+        // others a sixth. A quick renewal and a plain release name nothing but locks.
         let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%token"));
         let locks: Vec<_> = match names_parts {
             true => keys.chunks_exact(5).map(|key| of(&key[0], &key[2], &key[3])).collect(),
-            false => keys.iter().map(|lock| of(lock, &Bytes::new(), &Bytes::new())).collect(),
+            false => keys
+                .iter()
+                .map(|lock| of(lock, &part(lock, b"queue"), &part(lock, b"procs")))
+                .collect(),
         };
         // Only a release names a tombstone in that place.
         let names_tombstone = keys.get(5).is_some_and(|key| contains(key, b"}%gone:"));
@@ -277,7 +280,8 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
     let value = keys.text(&of.lock)?;
     let owner = value.get(..32)?;
     let (before, lasted) = of.held.as_ref()?;
-    let lasts_longer = before == value && keys.lasts_for(&of.lock) > *lasted;
+    let is_same = before.trim_ascii_end() == value.trim_ascii_end();
+    let lasts_longer = is_same && keys.lasts_for(&of.lock) > *lasted;
     (lasts_longer && !args.iter().any(|arg| arg.starts_with(owner)))
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
 }
@@ -291,8 +295,12 @@ fn owners(keys: &Keyspace, lock: &[u8], queue: &[u8]) -> Vec<Bytes> {
 
 /// Returns the next owner after a release.
 pub(crate) fn next_in_line(keys: &Keyspace, lock: &[u8]) -> Option<Bytes> {
-    let part = |name: &[u8]| [b"{", lock, b"}%", name].concat();
-    waiting(keys, &part(b"queue"), &part(b"procs")).into_iter().next()
+    waiting(keys, &part(lock, b"queue"), &part(lock, b"procs")).into_iter().next()
+}
+
+/// Returns the key of a part of the lock's state.
+fn part(lock: &[u8], name: &[u8]) -> Bytes {
+    [b"{", lock, b"}%", name].concat()
 }
 
 /// Returns the reachable queue entries, in their order.

@@ -353,7 +353,6 @@ impl Keyspace {
     }
 
     fn set(&mut self, key: &[u8], value: &[u8], options: &[&[u8]]) -> Answer {
-        let keeps = options.contains(&&b"KEEPTTL"[..]);
         let (mut expires, mut options) = (None, options.iter());
         while let Some(option) = options.next() {
             let is_there = self.look(key).is_some();
@@ -361,14 +360,6 @@ impl Keyspace {
                 b"NX" if is_there => return Ok(Reply::Null),
                 b"XX" if !is_there => return Ok(Reply::Null),
                 b"NX" | b"XX" => {}
-                b"IFEQ" if self.is_newer => {
-                    let value = options.next().ok_or("ERR syntax error")?;
-                    match self.look(key).map(|entry| &entry.value) {
-                        Some(Value::Text(text)) if text == value => {}
-                        Some(Value::Sorted(_)) => return Err(WRONG_TYPE.to_owned()),
-                        _ => return Ok(Reply::Null),
-                    }
-                }
                 b"KEEPTTL" => expires = self.look(key).and_then(|entry| entry.expires),
                 b"PX" => {
                     let ms = number(options.next().ok_or("ERR syntax error")?)?;
@@ -379,8 +370,8 @@ impl Keyspace {
                 _ => return Err("ERR syntax error".to_owned()),
             }
         }
-        self.look(key);
-        if !keeps {
+        let before = self.look(key).map(|entry| &entry.value);
+        if !matches!(before, Some(Value::Text(text)) if [text, &b" "[..]].concat() == value) {
             // Otherwise it is marked, and not granted anew.
             self.notes.push(Note::Written { key: key.to_vec(), value: value.to_vec() });
         }
