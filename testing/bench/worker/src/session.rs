@@ -14,7 +14,7 @@ use crate::library::Lib;
 use crate::pairs;
 
 /// The number of locks that are acquired or released at once.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 64;
 
 pub(crate) struct Session<L: Lib> {
     lib: Arc<L>,
