@@ -23,7 +23,7 @@ impl Value {
 
     /// Parses a value, or returns `None` if a foreign client wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(bytes).ok()?;
+        let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= Self::MAX_LEN)?;
         let unmarked = text.strip_suffix(' ');
         let (text, is_marked) = (unmarked.unwrap_or(text), unmarked.is_some());
         let (owner, rest) = text.strip_prefix('-').unwrap_or(text).split_once(' ')?;
@@ -31,7 +31,10 @@ impl Value {
             Some((token, label)) => (token, Some(Label::new(label))),
             None => (rest, None),
         };
-        let (owner, token) = (owner.parse().ok()?, token.parse().ok()?);
+        let is_number =
+            |text: &&str| text.len() <= 16 && text.bytes().all(|it| it.is_ascii_digit());
+        let token = token.parse().ok().filter(|_| is_number(&token))?;
+        let owner = owner.parse().ok()?;
         Some(Self { owner, token, label, is_marked })
     }
 

@@ -23,7 +23,7 @@ use crate::owner::OwnerId;
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
 const MAX_BATCH: usize = 64;
 
-/// How long a batch of renewals keeps the next one waiting.
+/// How long a batch of renewals keeps the next one waiting. A timer adds up to a millisecond.
 const BATCH_HEAD_START: Duration = Duration::from_millis(2);
 
 /// The task that does the due work of a schedule.
@@ -123,13 +123,31 @@ fn step(hold: &Arc<Hold>, now: Moment) -> bool {
     hold.starts_renewal(now)
 }
 
-/// Renews `holds` in batches, one after the other: requests for all of them at once would need more
-/// memory than the locks. A batch that is not answered soon delays no other one.
-async fn renew_in_batches(holds: Vec<Arc<Hold>>) {
-    for batch in holds.chunks(MAX_BATCH) {
-        // In a task of its own: its panic ends no other batch.
-        let answered = tokio::spawn(renew_batch(batch.to_vec()));
+/// Renews `holds` in batches, those with the earliest deadlines first. One batch follows another,
+/// because requests for all of them at once would need more memory than the locks. A batch that is
+/// not answered soon delays no other one, and many batches start together where the next deadline
+/// leaves no time to wait for each.
+async fn renew_in_batches(mut holds: Vec<Arc<Hold>>) {
+    holds.sort_by_cached_key(|hold| {
+        let deadline = hold.deadline();
+        (deadline.is_none(), deadline)
+    });
+    let mut rest = &holds[..];
+    while let Some(first) = rest.first() {
+        let left = first.deadline().map_or(Duration::MAX, Moment::remaining);
+        let steps = (left / 8).as_millis() / BATCH_HEAD_START.as_millis();
+        let at_once = rest.len().div_ceil(usize::try_from(steps).unwrap_or(usize::MAX).max(1));
+        let (now, later) = rest.split_at(at_once.max(MAX_BATCH).min(rest.len()));
+        // In tasks of their own: the panic of one ends no other batch.
+        let renewals: Vec<_> =
+            now.chunks(MAX_BATCH).map(|batch| tokio::spawn(renew_batch(batch.to_vec()))).collect();
+        let answered = async {
+            for renewal in renewals {
+                let _ = renewal.await;
+            }
+        };
         let _ = timeout(BATCH_HEAD_START, answered).await;
+        rest = later;
     }
 }
 

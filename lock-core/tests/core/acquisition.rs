@@ -527,6 +527,45 @@ async fn a_batch_without_an_answer_delays_no_other() {
     assert!(took <= millis(100), "the batches began within {took:?}");
 }
 
+/// A server that is 20 ms away.
+#[derive(Debug)]
+struct Distant;
+
+#[async_trait]
+impl Layer for Distant {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        sleep(millis(20)).await;
+        inner.renew(claims).await
+    }
+}
+
+/// Acquires this many locks for `ttl`, and then a hundred for `short`, one after another. Returns
+/// how many of all are lost in the time of several renewals.
+async fn lost_beside(count: usize, ttl: Duration, short: Duration) -> usize {
+    let locks = Locker::new(Layered::<Distant>::new(Arc::new(Memory::new()), Distant));
+    let mut guards = Vec::new();
+    for i in 0..count {
+        guards.push(locks.lock(&*i.to_string()).unwrap().ttl(ttl).acquire().await.unwrap());
+    }
+    for i in 0..100 {
+        let lock = locks.lock(&*format!("short{i}")).unwrap();
+        guards.push(lock.ttl(short).acquire().await.unwrap());
+        sleep(millis(7)).await;
+    }
+    sleep(ttl * 2).await;
+    guards.iter().filter(|guard| !guard.is_held()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_with_short_leases_are_renewed_before_others() {
+    assert_eq!(lost_beside(10_000, secs(30), millis(300)).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_batches_than_a_lease_has_time_for_start_together() {
+    assert_eq!(lost_beside(15_000, millis(600), millis(600)).await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_locks_are_renewed_in_batches() {
     let renewals = Arc::new(AtomicU32::new(0));

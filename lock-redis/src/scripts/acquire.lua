@@ -188,12 +188,13 @@ if string.sub(value, 1, 32) ~= owner then
     if waits and redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
-    local ours = string.match(value, '^%-?(%x+) %d+')
-    local by = ours and #ours == 32 and 0 or 2
-    if (waits or release_key) and by == 0 and remaining > 0 and string.sub(value, -1) ~= ' ' then
+    local by = is_ours(value) and 0 or 2
+    if (waits or release_key) and by == 0 and string.sub(value, -1) ~= ' ' then
         -- Marks the lock, until its release. The holder may release it by deleting its value, and
-        -- does not check for waiters. Before any other write: an error leaves nothing behind.
-        redis.call('SET', lock, value .. ' ', 'PX', remaining)
+        -- does not check for waiters. Before any other write: an error leaves nothing behind. If
+        -- this write is refused, a waiter that is not queued polls.
+        local call = waits and redis.call or redis.pcall
+        call('SET', lock, value .. ' ', 'KEEPTTL')
     end
     if by == 2 then
         left_free(share_key, true)

@@ -6,9 +6,6 @@
 -- ARGV[2]  How long the release key lasts, in ms.
 
 redis.call('SET', KEYS[2], '', 'NX', 'PX', ARGV[2])
-local remaining = redis.call('PTTL', KEYS[1])
-local is_marked = string.sub(ARGV[1], -1) == ' '
-if not is_marked and remaining > 0 and redis.pcall('GETRANGE', KEYS[1], '0', '255') == ARGV[1] then
-    -- KEEPTTL is not known to all servers on which waiters race.
-    redis.call('SET', KEYS[1], ARGV[1] .. ' ', 'PX', remaining)
+if string.sub(ARGV[1], -1) ~= ' ' and redis.pcall('GETRANGE', KEYS[1], '0', '255') == ARGV[1] then
+    redis.call('SET', KEYS[1], ARGV[1] .. ' ', 'KEEPTTL')
 end

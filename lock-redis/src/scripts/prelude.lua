@@ -44,6 +44,12 @@ local function string_at(key, what)
     return value, nil
 end
 
+-- Returns whether a client of this library wrote the value of a lock.
+local function is_ours(value)
+    local owner, number, behind = string.match(value, '^%-?([%da-f]+) (%d+)(.?)')
+    return owner and #owner == 32 and #number <= 16 and (behind == '' or behind == ' ') and #value < 256
+end
+
 -- Returns the value of a lock's key, nil if the lock is free, or an error. A key of another type
 -- that expires is the lock of a foreign client: its value is ''.
 local function lock_at(lock)

@@ -86,13 +86,12 @@ elseif not ours then
         local is_first = redis.call('ZRANGE', queue, '0', '0')[1] == mine
         redis.call('ZREM', queue, mine)
         local left = is_first and value == '' and redis.call('EXISTS', lock) == 0 and (left_free(share_key) or 0)
-        local holder = type(value) == 'string' and string.match(value, '^%-?(%x+) %d+')
         if left == 0 then
             -- It had to check at the expiry, and has not.
             pcall(queued.grant_next, lock, token_key, queue, processes, nil, true)
         elseif left then
             pcall(queued.notify_first, lock, queue, processes, left)
-        elseif is_first and holder and #holder == 32 then
+        elseif is_first and type(value) == 'string' and is_ours(value) then
             pcall(queued.notify_next, lock, queue, processes, 0, nil)
         elseif is_first then
             -- A foreign client sends no notification: the next process has to ask, and to watch.

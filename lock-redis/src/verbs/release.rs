@@ -79,7 +79,9 @@ impl Redis {
     /// waiter marks the lock, which changes the value. Returns false if `release.lua` has to do the
     /// release.
     async fn release_uncontended(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
-        let Some(held) = held(claim).filter(|held| held.is_new()) else { return Ok(false) };
+        // A repeated release uses that script, which has an answer in every case.
+        let is_new = |held: &&HeldLock| held.is_new.swap(false, Ordering::Relaxed);
+        let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
         let recent = &self.inner.servers.client.recent;
         let (link, connection) = self.inner.servers.reach(keys).await?;
         // A hold that a script granted may be the first one for long. Then `release.lua` takes no
@@ -87,8 +89,6 @@ impl Redis {
         if held.is_stored && !connection.may_delete_if_equal() || recent.is_contended(keys.lock()) {
             return Ok(false);
         }
-        // A repeated release uses that script, which has an answer in every case.
-        held.is_new.store(false, Ordering::Relaxed);
         let token = if held.is_stored { held.token } else { 0 };
         let value = Value::text(&claim.owner, token, claim.label.as_ref());
         let is_released = link.delete_if_equal(&connection, keys.lock(), &value).await?;

@@ -191,6 +191,35 @@ async fn the_lock_of_another_library_is_not_marked() {
     assert_eq!(server.get("n").as_deref(), Some("second"));
 }
 
+/// Checks values that are nearly of our form.
+#[tokio::test]
+async fn a_value_that_is_not_ours_is_not_marked() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let hex = "0123456789abcdef0123456789abcdef";
+    let long = format!("{hex} 7 {}", "x".repeat(300));
+    let fraction = format!("{hex} 1700000000.25");
+    let upper = format!("{} 7", hex.to_uppercase());
+    let beyond = format!("{hex} 12345678901234567");
+    for (at, value) in [fraction, upper, beyond, long].into_iter().enumerate() {
+        let key = format!("n{at}");
+        let _: String = server.command(&["SET", &key, &value, "NX", "PX", "300000"]);
+        contended(locks.try_acquire(&queues(&key)).await);
+        assert_eq!(server.get(&key), Some(value));
+    }
+}
+
+/// Contention is not a failure, even if the server refuses the mark: the waiter polls.
+#[tokio::test]
+async fn a_waiter_that_races_is_contended_where_writes_are_refused() {
+    let server = Server::start();
+    let mut held = claim("n", LONG);
+    win(&server.client().await, &mut held).await;
+    let locks = server.client_in_any_order().await;
+    let _: String = server.run("CONFIG SET min-replicas-to-write 1");
+    contended(locks.try_acquire(&queues("n")).await);
+}
+
 /// Checks a repeated release: the plain command may have missed, and no time may be left for a
 /// second request.
 #[tokio::test]

@@ -203,6 +203,42 @@ async fn a_waiter_that_came_after_the_grant_gets_the_lock_by_the_release() {
     assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
 }
 
+/// The operator may have taken its expiry away.
+#[tokio::test]
+async fn a_lock_that_never_expires_is_handed_over() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let held = taken(&server, &locks).await;
+    let _: i64 = server.run("PERSIST n");
+    let waiter = waiter();
+    contended(other.try_acquire(&waiter).await);
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
+}
+
+/// Checks a waiter without a queue entry, and one that does not even set a release key when it asks.
+#[tokio::test]
+async fn waiters_that_race_are_woken_by_the_release() {
+    for on_contention in [OnContention::Queue, OnContention::Return] {
+        let server = Server::start();
+        let (locks, other) = (server.client().await, server.client_in_any_order().await);
+        let held = taken(&server, &locks).await;
+        let mut racing = waiter();
+        racing.on_contention = on_contention;
+        contended(other.try_acquire(&racing).await);
+        let resting = tokio::spawn({
+            let (other, racing) = (other.clone(), racing.clone());
+            async move { other.wait(&racing).await }
+        });
+        eventually(|| server.get("n").is_some_and(|value| value.ends_with(' '))).await;
+        eventually(|| server.calls("client|caching") > 2).await;
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        // Its lease lasts for five minutes.
+        let woken = tokio::time::timeout(Duration::from_secs(20), resting).await;
+        woken.expect("it is woken").unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_lost_or_damaged_token_key_lowers_no_token() {
     let server = Server::start();
