@@ -1,5 +1,5 @@
-//! Releases of locks without waiters, which delete a key that has a certain value. A server that has
-//! a command for that, as Valkey 9 does, needs no script. These tests fit both kinds of servers.
+//! Releases of locks without waiters, which delete a key that has a certain value. A server with a
+//! command for that, as Valkey 9, needs no script. These tests fit both kinds of servers.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -216,7 +216,7 @@ async fn a_lock_that_never_expires_is_handed_over() {
     assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
 }
 
-/// Checks a waiter without a queue entry, and one that does not even set a release key when it asks.
+/// Checks a waiter without a queue entry, and one that sets no release key when it asks.
 #[tokio::test]
 async fn waiters_that_race_are_woken_by_the_release() {
     for on_contention in [OnContention::Queue, OnContention::Return] {
