@@ -567,6 +567,30 @@ async fn more_batches_than_a_lease_has_time_for_start_together() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn locks_that_are_released_between_batches_stay_free() {
+    let memory = Memory::new();
+    let renewals = Arc::<RecordsRenewals>::default();
+    let inner = Arc::new(memory.clone());
+    let locks = Locker::new(Layered::<RecordsRenewals>::new(inner, Arc::clone(&renewals)));
+    let mut guards = Vec::new();
+    for i in 0..1000 {
+        guards.push(locks.lock(&*i.to_string()).unwrap().ttl(secs(30)).acquire().await.unwrap());
+    }
+    while renewals.asked.lock().unwrap().is_empty() {
+        sleep(millis(1)).await;
+    }
+    // Those of the last batches first: a release waits for a renewal that is under way.
+    for guard in guards.into_iter().rev() {
+        guard.release().await.unwrap();
+    }
+    let asked = renewals.asked.lock().unwrap().len();
+    assert!(asked < 1000_usize.div_ceil(64), "all {asked} batches had begun");
+    sleep(secs(60)).await;
+    assert!(memory.is_empty());
+    assert!(renewals.asked.lock().unwrap().len() <= asked + 1, "released locks are renewed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn ten_thousand_locks_are_renewed_in_batches() {
     let renewals = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&renewals);

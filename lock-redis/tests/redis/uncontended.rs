@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::proxy::Proxy;
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::backend::{Claim, Effect, FaultKind, OnContention, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, FencingToken, Label, Locker};
 use lock_redis::Redis;
@@ -192,28 +192,21 @@ async fn an_attempt_without_a_script_overtakes_no_waiter() {
     assert_eq!(server.get("n"), None);
 }
 
+/// Also if the operator has taken the expiry of the lock away.
 #[tokio::test]
 async fn a_waiter_that_came_after_the_grant_gets_the_lock_by_the_release() {
-    let server = Server::start();
-    let (locks, other) = (server.client().await, server.client().await);
-    let held = taken(&server, &locks).await;
-    let waiter = waiter();
-    contended(other.try_acquire(&waiter).await);
-    locks.release(&held, ReleaseMode::now()).await.unwrap();
-    assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
-}
-
-/// The operator may have taken its expiry away.
-#[tokio::test]
-async fn a_lock_that_never_expires_is_handed_over() {
-    let server = Server::start();
-    let (locks, other) = (server.client().await, server.client().await);
-    let held = taken(&server, &locks).await;
-    let _: i64 = server.run("PERSIST n");
-    let waiter = waiter();
-    contended(other.try_acquire(&waiter).await);
-    locks.release(&held, ReleaseMode::now()).await.unwrap();
-    assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
+    for persists in [false, true] {
+        let server = Server::start();
+        let (locks, other) = (server.client().await, server.client().await);
+        let held = taken(&server, &locks).await;
+        if persists {
+            let _: i64 = server.run("PERSIST n");
+        }
+        let waiter = waiter();
+        contended(other.try_acquire(&waiter).await);
+        locks.release(&held, ReleaseMode::now()).await.unwrap();
+        assert!(server.get("n").unwrap().starts_with(&waiter.owner.expose()));
+    }
 }
 
 /// Checks a waiter without a queue entry, and one that sets no release key when it asks.
@@ -236,6 +229,35 @@ async fn waiters_that_race_are_woken_by_the_release() {
         // Its lease lasts for five minutes.
         let woken = tokio::time::timeout(Duration::from_secs(20), resting).await;
         woken.expect("it is woken").unwrap().unwrap();
+    }
+}
+
+/// The caller drops a release whose request is on its way, and releases again.
+#[tokio::test]
+async fn a_release_that_is_dropped_and_repeated_serves_the_waiter() {
+    let server = Server::start();
+    let way = Proxy::start(server.addr()).unwrap();
+    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let other = server.client().await;
+    // So that the server has the script.
+    let first = taken(&server, &locks).await;
+    locks.release(&first, ReleaseMode::now()).await.unwrap();
+    for waits in [false, true] {
+        let held = taken(&server, &locks).await;
+        let waiter = waiter();
+        if waits {
+            contended(other.try_acquire(&waiter).await);
+        }
+        way.set(Fault::BlackHole);
+        let dropped = locks.release(&held, ReleaseMode::now());
+        assert!(tokio::time::timeout(Duration::from_millis(50), dropped).await.is_err());
+        way.heal();
+        let again = locks.release(&held, ReleaseMode::now()).await.unwrap();
+        // Without a waiter, the first request has done it.
+        let expected = if waits { Release::Released } else { Release::NotHeld };
+        assert_eq!(again, expected);
+        let value = server.get("n");
+        assert_eq!(waits, value.is_some_and(|it| it.starts_with(&waiter.owner.expose())));
     }
 }
 
