@@ -579,7 +579,7 @@ async fn locks_that_are_released_between_batches_stay_free() {
     while renewals.asked.lock().unwrap().is_empty() {
         sleep(millis(1)).await;
     }
-    // Those of the last batches first: a release waits for a renewal that is under way.
+    // In reverse order, because a release waits for a renewal that is under way.
     for guard in guards.into_iter().rev() {
         guard.release().await.unwrap();
     }
