@@ -442,7 +442,7 @@ async fn ask(
         // Also if the call and the lock ended at once, without an answer.
         _ => hold.loss_error(doing),
     })?;
-    Ok(Hold::leaves_enough(engine, &hold.acknowledged(), ttl))
+    Ok(Hold::leaves_enough(engine, &hold.acknowledged(), ttl, Moment::now()))
 }
 
 /// Creates the error of a release whose answer was lost.

@@ -170,7 +170,7 @@ impl Locker {
         let engine = &self.engine;
         let (claim_state, grant) = self.confirm(&detached).await?;
         let policy = Arc::clone(&engine.default_policy);
-        let holder = HolderInfo::first(detached.owner);
+        let holder = HolderInfo::first(detached.owner, Moment::now());
         let hold = Hold::new(Arc::clone(engine), policy, claim_state, None, &grant, holder);
         Ok(LockGuard::new(hold))
     }
@@ -262,7 +262,7 @@ impl Locker {
             Some(Err(fault)) => return Err(Error::from_fault(fault)),
             Some(Ok(Renewal::NotHeld)) | None => return Err(not_held()),
         };
-        if !Hold::leaves_enough(engine, &grant, detached.ttl) {
+        if !Hold::leaves_enough(engine, &grant, detached.ttl, Moment::now()) {
             return Err(too_slow());
         }
         grant.token = grant.token.or(detached.token);
@@ -854,12 +854,11 @@ impl Lock {
             pending,
             self.class,
         );
-        let gone = Arc::clone(&progress.gone);
         let acquiring = async move {
             let acquired = acquisition.run().await;
             acquisition.finish(acquired)
         };
-        Ok(FinishOnDrop::new(acquiring, Some(gone), tasks, runtime))
+        Ok(FinishOnDrop::new(acquiring, Some(Arc::clone(progress)), tasks, runtime))
     }
 
     fn explain(&self, error: Error) -> Error {

@@ -83,7 +83,7 @@ impl Acquisition {
         }
         match self.take_over().await {
             Some(taken_over) => Ok(Some(Acquired::HandedOver(taken_over))),
-            None => Ok(self.acquire_from_backend().await?.map(Acquired::Granted)),
+            None => self.acquire_from_backend().await,
         }
     }
 
@@ -167,7 +167,7 @@ impl Acquisition {
         taken_over
     }
 
-    async fn acquire_from_backend(&mut self) -> Result<Option<Grant>, Error> {
+    async fn acquire_from_backend(&mut self) -> Result<Option<Acquired>, Error> {
         let mut backoff = Backoff::default();
         let mut stale_grants = Vec::new();
         let mut outage_since = None;
@@ -231,13 +231,14 @@ impl Acquisition {
             };
             self.residue.left = true;
             self.claim.ticket.clone_from(&grant.ticket);
-            if Hold::leaves_enough(&self.engine, &grant, self.claim.ttl) {
+            let now = Moment::now();
+            if Hold::leaves_enough(&self.engine, &grant, self.claim.ttl, now) {
                 self.check_token(&grant)?;
-                return Ok(Some(grant));
+                return Ok(Some(Acquired::Granted(grant, now)));
             }
             stale_grants
                 .retain(|at: &Moment| !(*at + self.engine.settings.outage_timeout).has_passed());
-            stale_grants.push(Moment::now());
+            stale_grants.push(now);
             // If the wait ends meanwhile, no other claim is the reason.
             self.progress.set_outage(Some(too_slow()));
             if self.waits && stale_grants.len() == 1 && self.is_in_force(&grant) {
@@ -398,9 +399,9 @@ impl Acquisition {
         }
         let TakenOver { claim_state, grant, holder } = match acquired {
             Acquired::HandedOver(taken_over) => *taken_over,
-            Acquired::Granted(grant) => {
+            Acquired::Granted(grant, at) => {
                 let holder =
-                    HolderInfo { pushed: self.pushed, ..HolderInfo::first(self.claim.owner) };
+                    HolderInfo { pushed: self.pushed, ..HolderInfo::first(self.claim.owner, at) };
                 let claim_state =
                     ClaimState::new(self.claim, self.residue.late_attempt, self.class);
                 TakenOver { claim_state, grant, holder }
@@ -413,7 +414,8 @@ impl Acquisition {
 
 /// A lock that was acquired, from the backend or from the holder before in this process.
 pub(crate) enum Acquired {
-    Granted(Grant),
+    /// When the grant arrived.
+    Granted(Grant, Moment),
     HandedOver(Box<TakenOver>),
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
-use tokio::sync::SetOnce;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::wait_progress::WaitProgress;
 use crate::backend::Effect;
 use crate::error::{Error, ErrorKind};
 use crate::executor::shield;
@@ -22,7 +22,7 @@ use crate::executor::shield;
 /// task, no channel, the answer wakes the caller itself.
 pub(crate) struct FinishOnDrop<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    caller_gone: Option<Arc<SetOnce<()>>>,
+    progress: Option<Arc<WaitProgress>>,
     tasks: TaskTracker,
     runtime: Handle,
     /// A wait for the tasks includes this one.
@@ -30,18 +30,18 @@ pub(crate) struct FinishOnDrop<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> FinishOnDrop<T> {
-    /// Wraps `work`. `caller_gone` is set before a task of its own polls the work, so that it can
-    /// stop waiting; `None` if it goes on as before.
+    /// Wraps `work`. Its `progress` tells it that its caller has gone, before a task of its own
+    /// polls it, so that it can stop waiting; `None` if it goes on as before.
     ///
     /// Timers of the work belong to `runtime`, the executor's, wherever it is polled.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
-        caller_gone: Option<Arc<SetOnce<()>>>,
+        progress: Option<Arc<WaitProgress>>,
         tasks: TaskTracker,
         runtime: Handle,
     ) -> Self {
         let under_way = tasks.token();
-        Self { work: Some(Box::pin(work)), caller_gone, tasks, runtime, _under_way: under_way }
+        Self { work: Some(Box::pin(work)), progress, tasks, runtime, _under_way: under_way }
     }
 }
 
@@ -81,8 +81,8 @@ impl<T: Send + 'static> Future for FinishOnDrop<T> {
 impl<T: Send + 'static> Drop for FinishOnDrop<T> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
-        if let Some(gone) = &self.caller_gone {
-            let _ = gone.set(());
+        if let Some(progress) = &self.progress {
+            let _ = progress.gone.set(());
         }
         // On a runtime that is shutting down this drops the work, which is all that can be done.
         self.tasks.spawn_on(async move { drop(work.await) }, &self.runtime);
@@ -91,21 +91,23 @@ impl<T: Send + 'static> Drop for FinishOnDrop<T> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::SetOnce;
+
     use super::*;
 
     #[tokio::test]
     async fn dropped_work_is_finished_by_a_task() {
         let tasks = TaskTracker::new();
-        let gone = Arc::new(SetOnce::new());
+        let progress = Arc::<WaitProgress>::default();
         let done = Arc::new(SetOnce::new());
         let work = {
-            let (gone, done) = (gone.clone(), done.clone());
+            let (progress, done) = (progress.clone(), done.clone());
             async move {
-                gone.wait().await;
+                progress.gone.wait().await;
                 done.set(()).unwrap();
             }
         };
-        let mut carried = FinishOnDrop::new(work, Some(gone), tasks.clone(), Handle::current());
+        let mut carried = FinishOnDrop::new(work, Some(progress), tasks.clone(), Handle::current());
         let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut carried).poll(cx))).await;
         assert!(polled.is_pending());
         drop(carried);

@@ -144,10 +144,10 @@ fn has_enough_left(hold: &Hold, claim_state: &ClaimState) -> bool {
     let Some(expires) = Hold::deadline_of_lease(&hold.engine, &grant) else {
         return true;
     };
-    if !Hold::leaves_enough(&hold.engine, &grant, claim_state.claim.ttl) {
+    let now = Moment::now();
+    if !Hold::leaves_enough(&hold.engine, &grant, claim_state.claim.ttl, now) {
         return false;
     }
-    let now = Moment::now();
     let ends = hold.lease_ends().max(claim_state.latest_expiry);
     let lease = expires.saturating_since(grant.since);
     ends <= Some(now + claim_state.claim.ttl) && now + lease / LEAST_PART_LEFT <= expires

@@ -65,9 +65,9 @@ pub(crate) struct HolderInfo {
 }
 
 impl HolderInfo {
-    /// Returns the holder of a claim that the backend has just granted.
-    pub(crate) fn first(owner: OwnerId) -> Self {
-        Self { owner, granted_at: Moment::now(), handed_over: 0, pushed: false }
+    /// Returns the holder of a claim that the backend has granted.
+    pub(crate) fn first(owner: OwnerId, granted_at: Moment) -> Self {
+        Self { owner, granted_at, handed_over: 0, pushed: false }
     }
 
     /// Returns the next holder in this process, from now on.
@@ -210,7 +210,7 @@ impl Hold {
             policy,
         });
         hold.engine.metrics.held(hold.class);
-        hold.extend_to(grant, Some(hold.ttl));
+        hold.extend_to(grant, Some(hold.ttl), holder.granted_at);
         hold
     }
 
@@ -229,11 +229,11 @@ impl Hold {
         }
     }
 
-    /// Returns true if `grant` leaves a caller that asked for `ttl` the least that is promised: a
-    /// tenth of the ttl, or 100 ms if that is less.
-    pub(crate) fn leaves_enough(engine: &Engine, grant: &Grant, ttl: Duration) -> bool {
-        let deadline = Self::deadline_of(engine, grant);
-        deadline.is_none_or(|deadline| deadline.remaining() >= (ttl / 10).min(LEAST_LEFT))
+    /// Returns true if `grant` leaves a caller that asked for `ttl` at `now` the least that is
+    /// promised: a tenth of the ttl, or 100 ms if that is less.
+    pub(crate) fn leaves_enough(engine: &Engine, grant: &Grant, ttl: Duration, now: Moment) -> bool {
+        let left = Self::deadline_of(engine, grant).map(|deadline| deadline.saturating_since(now));
+        left.is_none_or(|left| left >= (ttl / 10).min(LEAST_LEFT))
     }
 
     /// Returns why the lock is not held any more, if so. It is computed from the clock, so it is
@@ -440,7 +440,7 @@ impl Hold {
                     claim.ticket.clone_from(&grant.ticket);
                 }
                 self.engine.metrics.lease_left(self.class, || self.deadline());
-                self.extend_to(&grant, asked);
+                self.extend_to(&grant, asked, Moment::now());
                 Ok(())
             }
             Ok(Renewal::Held(_)) => Err(None),
@@ -501,7 +501,8 @@ impl Hold {
         !state.refused && (falls_short || !self.policy.renewal.is_off())
     }
 
-    fn extend_to(self: &Arc<Self>, grant: &Grant, asked: Option<Duration>) {
+    /// Applies a grant that has arrived by `now`.
+    fn extend_to(self: &Arc<Self>, grant: &Grant, asked: Option<Duration>, now: Moment) {
         let limit = self.policy.renewal.limit().map(|limit| self.holder.granted_at + limit);
         let mut state = self.state();
         if let Some(ttl) = asked {
@@ -518,7 +519,7 @@ impl Hold {
                 if ends > state.lease_ends {
                     (state.leased_at, state.lease_ends) = (grant.since, ends);
                 }
-                let expires_by = Moment::now() + lease + self.engine.margin(lease);
+                let expires_by = now + lease + self.engine.margin(lease);
                 state.expires_by = state.expires_by.max(Some(expires_by));
                 // Bounded below, however short the leases that the backend grants.
                 state.interval = sensible((lease / 3).max((self.ttl / 100).min(HASTE)));

@@ -1,6 +1,6 @@
 //! The progress of an acquisition, as its caller sees it when a bounded wait ends.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, SetOnce};
@@ -16,7 +16,7 @@ use crate::metrics::Began;
 #[derive(Debug, Default)]
 pub(crate) struct WaitProgress {
     /// Set when the caller does not wait for the result any more.
-    pub(crate) gone: Arc<SetOnce<()>>,
+    pub(crate) gone: SetOnce<()>,
     state: Mutex<ProgressState>,
     /// Notifies of each change of the progress.
     changed: Notify,
@@ -33,6 +33,8 @@ struct ProgressState {
     began: Began,
     /// The fault that keeps a waiter from being served; `None` while it is contention.
     outage: Option<Error>,
+    /// The caller waits for changes.
+    is_watched: bool,
 }
 
 /// How a bounded wait ends without the lock.
@@ -52,6 +54,7 @@ impl WaitProgress {
     /// answered anything yet, it gets as long as any call gets, so that even the shortest wait is
     /// one whole attempt; and silence is no contention.
     pub(crate) async fn finish_wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.state().is_watched = true;
         let mut limit = None;
         loop {
             let queue = self.state().queue.as_ref().map(QueueTicket::reissue);
@@ -131,8 +134,13 @@ impl WaitProgress {
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut ProgressState) -> T) -> T {
-        let result = change(&mut self.state());
-        self.changed.notify_waiters();
+        let (result, is_watched) = {
+            let mut state = self.state();
+            (change(&mut state), state.is_watched)
+        };
+        if is_watched {
+            self.changed.notify_waiters();
+        }
         result
     }
 
