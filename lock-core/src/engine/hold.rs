@@ -231,7 +231,12 @@ impl Hold {
 
     /// Returns true if `grant` leaves a caller that asked for `ttl` at `now` the least that is
     /// promised: a tenth of the ttl, or 100 ms if that is less.
-    pub(crate) fn leaves_enough(engine: &Engine, grant: &Grant, ttl: Duration, now: Moment) -> bool {
+    pub(crate) fn leaves_enough(
+        engine: &Engine,
+        grant: &Grant,
+        ttl: Duration,
+        now: Moment,
+    ) -> bool {
         let left = Self::deadline_of(engine, grant).map(|deadline| deadline.saturating_since(now));
         left.is_none_or(|left| left >= (ttl / 10).min(LEAST_LEFT))
     }

@@ -1,6 +1,7 @@
 //! A connection that all verbs share.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,10 @@ use crate::connection::health::{Health, PendingRequest};
 
 /// A connection. Cloning is cheap; clones share it.
 #[derive(Clone)]
-pub(crate) struct Connection {
+pub(crate) struct Connection(Arc<ConnectionParts>);
+
+/// The parts of a connection. Each verb has a clone, so these are on the heap.
+pub(crate) struct ConnectionParts {
     pub(crate) redis: MultiplexedConnection,
     pub(crate) _driver: Driver,
     pub(crate) health: Arc<Health>,
@@ -22,6 +26,20 @@ pub(crate) struct Connection {
     pub(crate) has_signals: bool,
     /// Whether the server delivers the messages of this client's channel.
     pub(crate) has_channel: bool,
+}
+
+impl From<ConnectionParts> for Connection {
+    fn from(parts: ConnectionParts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for Connection {
+    type Target = ConnectionParts;
+
+    fn deref(&self) -> &ConnectionParts {
+        &self.0
+    }
 }
 
 impl Connection {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -84,7 +85,9 @@ impl Health {
     ) -> (Moment, Result<T, RedisError>) {
         let asked = PendingRequest::on(self);
         let since = asked.since;
-        (since, self.while_current(asked.until(request)).await)
+        // Pinned here: each function that it is moved to would have room for it twice.
+        let request = pin!(asked.until(request));
+        (since, self.while_current(request).await)
     }
 
     pub(crate) async fn while_current<T>(

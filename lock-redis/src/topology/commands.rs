@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Effect, Fault, Identity};
 use lock_core::clock::Moment;
-use redis::Value as Answer;
+use redis::{Pipeline, Value as Answer};
 
 use crate::connection::handle::Connection;
 use crate::fault;
@@ -159,12 +159,8 @@ impl Link {
         value: &str,
         ttl: u64,
     ) -> Result<(Moment, Taken), Fault> {
-        let (mut redis, ttl) = (connection.redis.clone(), ttl.to_string());
-        let mut pipe = redis::Pipeline::with_capacity(3);
-        pipe.add_command(command(&["SET", keys.lock(), value, "NX", "PX", &ttl]));
-        pipe.add_command(command(&["INCR", keys.token()]));
-        pipe.add_command(command(&["EXISTS", keys.queue()]));
-        let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
+        let (mut redis, pipe) = (connection.redis.clone(), take(keys, value, ttl));
+        let asking = pipe.query_async::<Vec<Answer>>(&mut redis);
         let (asked, answers) = connection.health.watch(asking).await;
         let answers = answers.map_err(|error| self.failed(connection, "acquire", &error))?;
         let [set, number, queued] = <[Answer; 3]>::try_from(answers)
@@ -222,6 +218,16 @@ impl Link {
             let _ = self.run::<Answer>(&connection, "give back", &call).await;
         }
     }
+}
+
+/// Returns the commands of an attempt without a script.
+fn take(keys: &LockKeys, value: &str, ttl: u64) -> Pipeline {
+    let mut pipe = Pipeline::with_capacity(3);
+    pipe.add_command(command(&["SET", keys.lock(), value, "NX", "PX", &ttl.to_string()]));
+    pipe.add_command(command(&["INCR", keys.token()]));
+    pipe.add_command(command(&["EXISTS", keys.queue()]));
+    pipe.ignore_errors();
+    pipe
 }
 
 /// The answers to an attempt without a script.

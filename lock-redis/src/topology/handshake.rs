@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, RedisError, Value as 
 
 use crate::connection::address::ServerLocation;
 use crate::connection::clients::Opened;
-use crate::connection::handle::Connection;
+use crate::connection::handle::{Connection, ConnectionParts};
 use crate::connection::health::Health;
 use crate::fault;
 use crate::scripts::DELETE_IF_EQUAL;
@@ -42,7 +42,7 @@ impl Link {
         let settings = settings.set_pipeline_buffer_size(AT_ONCE);
         let speaking = settings.clone().set_push_sender(pushes);
         let failed = |error: RedisError| fault::no_connection(address, &error);
-        let connection = |Opened { redis, driver }, health| Connection {
+        let parts = |Opened { redis, driver }, health| ConnectionParts {
             redis,
             _driver: driver,
             health,
@@ -62,7 +62,8 @@ impl Link {
                 let asking = async { self.enable_tracking(&mut redis).await.map_err(failed) };
                 let ((), has_channel, has_signals, ()) =
                     tokio::try_join!(checking, subscribing, asking, finding)?;
-                Ok(Connection { has_signals, has_channel, ..connection(opened, health) })
+                let parts = parts(opened, health);
+                Ok(ConnectionParts { has_signals, has_channel, ..parts }.into())
             }
             Err(error) if is_too_old(&error) && self.client.order.get() == Some(&Order::Fifo) => {
                 let why = "the server at this address used to send messages of its own accord, and \
@@ -74,7 +75,7 @@ impl Link {
                 let health = Arc::new(Health::of(server, self.client.next_number()));
                 let opened = opener.without_pushes(&settings).await.map_err(failed)?;
                 self.require_primary(opened.redis.clone(), server).await?;
-                Ok(connection(opened, health))
+                Ok(parts(opened, health).into())
             }
             Err(error) => Err(failed(error)),
         }

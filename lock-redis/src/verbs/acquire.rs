@@ -43,10 +43,11 @@ impl Redis {
                 true => Uncontended::NOTHING_DONE,
                 false => self.attempt_uncontended(claim, &keys).await?,
             };
+        // Larger than an attempt without a script, so these take no room in its future.
         let attempt = match granted {
             Some(attempt) => attempt,
-            None if waits => self.enqueue(claim, &keys, may_have_its_value).await?,
-            None => self.attempt(claim, &keys, None, may_have_its_value).await?.attempt,
+            None if waits => Box::pin(self.enqueue(claim, &keys, may_have_its_value)).await?,
+            None => Box::pin(self.attempt(claim, &keys, None, may_have_its_value)).await?.attempt,
         };
         match attempt {
             Attempt::Acquired(grant) if self.inner.waits_for_replicas => {

@@ -62,7 +62,8 @@ impl Redis {
             }
             call
         };
-        match servers.run(&Request::new("release", &keys, &call)).await?.answer {
+        // Larger than a release without this script.
+        match Box::pin(servers.run(&Request::new("release", &keys, &call))).await?.answer {
             1 => {
                 if is_plain && is_new {
                     servers.client.recent.released(keys.lock(), claim, asked);
