@@ -130,6 +130,21 @@ async fn a_short_wait_behind_a_local_attempt_gets_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_short_wait_ends_with_its_first_answer() {
+    let memory = Memory::new();
+    let _held = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
+    let locks = Locker::new(scripted(&memory, |call| match call.verb {
+        Verb::TryAcquire => Injection::DelayReply(millis(50)),
+        _ => Injection::None,
+    }));
+    let began = Moment::now();
+    let answer = locks.lock("n").unwrap().try_acquire_for(millis(10)).await;
+    let waited = Moment::now().saturating_since(began);
+    assert!(matches!(answer, Ok(None)), "another client has the lock: {answer:?}");
+    assert!(waited < millis(60), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_short_wait_behind_an_unanswered_local_attempt_is_a_fault_in_time() {
     let faulty = scripted(&Memory::new(), |call| match call.verb {
         Verb::TryAcquire => Injection::Hang,
