@@ -150,6 +150,8 @@ mod tests {
         }
         let line = format!("local LIMIT = {} ", crate::verbs::uncontended::LIMIT);
         assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
+        let line = format!("local LAST_NUMBERS = {} ", crate::verbs::uncontended::LAST_NUMBERS);
+        assert!(include_str!("scripts/acquire.lua").contains(&line), "{line}");
         let line = "local CLAIM_LEASE = '3000' ";
         assert!(include_str!("scripts/queue.lua").contains(line));
     }

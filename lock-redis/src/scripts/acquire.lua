@@ -78,12 +78,22 @@ if tonumber(min_token) and tonumber(min_token) + 1 >= LIMIT then
     return redis.error_reply('LOCKSPENT there is no fencing token above the one that was asked for')
 end
 
+local LAST_NUMBERS = 1000 -- that no attempt without a script gets: they are left to grants
 local NEAR = {'1', '15'} -- the second process is searched from the head on, up to these positions
 local queued = queue_functions()
 local waits = channel and true or false
 local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (min_token == '' and '-' or min_token) .. ' ' .. label
 
 local was_added, is_new_process = false, false
+
+-- Raises the token key, if there is one. An attempt without a script does not look at the queue: it
+-- is a grant only if its number is next to the token of a hold that began without a queue.
+local function raise(token_key)
+    local last = redis.pcall('GETRANGE', token_key, '0', '15')
+    if type(last) == 'string' and string.find(last, '^%d+$') and LIMIT - last > LAST_NUMBERS then
+        redis.call('SET', token_key, integer(last + 1), 'XX', 'KEEPTTL')
+    end
+end
 
 -- Queues the claim, at its old position if it had one, and prolongs all entries of the process.
 local function enqueue()
@@ -106,6 +116,7 @@ local function enqueue()
         else
             flags = flags + 4
         end
+        raise(token_key)
         redis.call('ZADD', queue, arrival, mine)
         was_added = true
     end

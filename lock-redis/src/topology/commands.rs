@@ -150,8 +150,7 @@ impl Link {
         }
     }
 
-    /// Takes the lock without a script if its key is free, increments its token key, and looks
-    /// whether a claim is queued.
+    /// Takes the lock without a script if its key is free, and increments its token key.
     pub(crate) async fn take(
         &self,
         connection: &Connection,
@@ -163,7 +162,7 @@ impl Link {
         let asking = pipe.query_async::<Vec<Answer>>(&mut redis);
         let (asked, answers) = connection.health.watch(asking).await;
         let answers = answers.map_err(|error| self.failed(connection, "acquire", &error))?;
-        let [set, number, queued] = <[Answer; 3]>::try_from(answers)
+        let [set, number] = <[Answer; 2]>::try_from(answers)
             .map_err(|answers| fault::unexpected_answer("acquire", format!("{answers:?}")))?;
         if matches!(&number, Answer::ServerError(error) if error.code() == "NOPERM") {
             connection.health.refuses_to_count.store(true, Ordering::Relaxed);
@@ -172,8 +171,7 @@ impl Link {
             Answer::Int(number) => u64::try_from(number).ok(),
             _ => None,
         };
-        let (is_set, is_plain) = (set == Answer::Okay, queued == Answer::Int(0));
-        Ok((asked, Taken { is_set, number, is_plain }))
+        Ok((asked, Taken { is_set: set == Answer::Okay, number }))
     }
 
     /// Deletes the key if it has this value: by a command where the server has it, else by a
@@ -222,10 +220,9 @@ impl Link {
 
 /// Returns the commands of an attempt without a script.
 fn take(keys: &LockKeys, value: &str, ttl: u64) -> Pipeline {
-    let mut pipe = Pipeline::with_capacity(3);
+    let mut pipe = Pipeline::with_capacity(2);
     pipe.add_command(command(&["SET", keys.lock(), value, "NX", "PX", &ttl.to_string()]));
     pipe.add_command(command(&["INCR", keys.token()]));
-    pipe.add_command(command(&["EXISTS", keys.queue()]));
     pipe.ignore_errors();
     pipe
 }
@@ -236,8 +233,6 @@ pub(crate) struct Taken {
     pub(crate) is_set: bool,
     /// The number of the token key, if it is one.
     pub(crate) number: Option<u64>,
-    /// No claim is queued.
-    pub(crate) is_plain: bool,
 }
 
 /// The text of `INFO`: lines of `name:value`.

@@ -1,14 +1,18 @@
 //! Locks without contention: taken by native commands, which cost the server less than the script.
 //!
-//! An attempt sends `SET NX PX`, `INCR` of the token key, and `EXISTS` of the queue, in one write.
-//! It is a grant if the lock was free, nobody is queued, and the number is usable. Every other
-//! outcome is left to the script. It removes the value without a token if the queue's head came
-//! before, and else adds a token. So this path decides nothing but the simplest case.
+//! An attempt sends `SET NX PX` and `INCR` of the token key in one write. It is a grant if the lock
+//! was free and the number is usable. Every other outcome is left to the script. It removes the
+//! value without a token if the queue's head came before, and else adds a token. So this path
+//! decides nothing but the simplest case.
 //!
-//! The counter alone does not keep tokens growing when data is lost. So a number counts only if it
-//! is one above the last token of this client, which released the lock a moment ago on this
-//! connection. A restarted server breaks the connection. A server that is demoted, loses data to
-//! its new primary, and is promoted again needs longer than that moment.
+//! A number counts only if it is one above the last token of this client, which released the lock a
+//! moment ago on this connection.
+//!
+//! * Then nobody is queued. That last hold began without a queue, and each claim that is queued
+//!   since has raised the token key.
+//! * The counter alone does not keep tokens growing when data is lost. But a restarted server breaks
+//!   the connection. A server that is demoted, loses data to its new primary, and is promoted again
+//!   needs longer than that moment.
 
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
 use lock_core::clock::Moment;
@@ -22,6 +26,10 @@ use crate::verbs::held::HeldLock;
 
 /// Beyond, Lua skips numbers: the scripts have the same limit.
 pub(crate) const LIMIT: u64 = 1 << 53;
+
+/// The last numbers before the limit are left to grants by scripts: a claim that is queued does not
+/// raise them.
+pub(crate) const LAST_NUMBERS: u64 = 1000;
 
 /// The outcome of an attempt without a script.
 pub(crate) struct Uncontended {
@@ -63,9 +71,10 @@ impl Redis {
         let value = Value::text(&claim.owner, 0, claim.label.as_ref());
         let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
         // Another one would mean that somebody else had the lock meanwhile, or that data was lost.
-        let token = taken.number.filter(|number| *number == last.token + 1 && *number < LIMIT);
+        let is_usable = |number: &u64| *number == last.token + 1 && *number < LIMIT - LAST_NUMBERS;
+        let token = taken.number.filter(is_usable);
         match token {
-            Some(token) if taken.is_set && taken.is_plain && is_recent(released_at) => {
+            Some(token) if taken.is_set && is_recent(released_at) => {
                 let held = HeldLock {
                     token,
                     token_key_until: last.token_key_until,
