@@ -62,6 +62,8 @@ struct OfLock {
     waiting: Vec<Bytes>,
     /// The holder and all queued owners.
     owners: Vec<Bytes>,
+    /// The number of the token key.
+    number: Option<u64>,
 }
 
 impl<'a> Asked<'a> {
@@ -76,6 +78,7 @@ impl<'a> Asked<'a> {
             held: data.text(lock).map(|value| (value.to_vec(), data.lasts_for(lock))),
             waiting: waiting(data, queue, places),
             owners: owners(data, lock, queue),
+            number: number(data, lock),
         };
         // A lock, its fence, its line, its places, and one more; a renewal names five of each lock,
         // others a sixth. A quick renewal and a plain release name nothing but locks.
@@ -115,6 +118,7 @@ impl Audit {
             wrong.extend(is_prolonged(keys, of, it.args));
             wrong.extend(self.is_back(keys, of));
             wrong.extend(self.shares_too_much(keys, of));
+            wrong.extend(is_unnoticed(keys, of));
             let owner = keys.text(&of.lock).map(|value| value.get(..32).unwrap_or_default());
             let is_left = |(_, member): &&(f64, Bytes)| Some(member) == it.leaves;
             wrong.extend(
@@ -286,6 +290,21 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
 }
 
+/// Returns the violation if a claim was queued, and the next attempt without a script could overtake
+/// it: that one does not look at the queue, but at its number.
+fn is_unnoticed(keys: &Keyspace, of: &OfLock) -> Option<String> {
+    let before = of.number?;
+    let mut queued = keys.members(&of.queue).iter().filter_map(|(_, member)| member.get(..32));
+    let new = queued.find(|owner| !of.owners.iter().any(|known| known == owner))?;
+    (number(keys, &of.lock)? <= before)
+        .then(|| format!("{} was queued, and the token key stays at {before}", shown(new)))
+}
+
+/// Returns the number of the token key, if it is one.
+fn number(keys: &Keyspace, lock: &[u8]) -> Option<u64> {
+    std::str::from_utf8(keys.text(&part(lock, b"token"))?).ok()?.parse().ok()
+}
+
 /// Returns the holder and the queued owners.
 fn owners(keys: &Keyspace, lock: &[u8], queue: &[u8]) -> Vec<Bytes> {
     let waiting = keys.members(queue).iter().map(|(_, member)| &**member);
@@ -373,6 +392,7 @@ fn a_clock_that_is_set_back_brings_no_time_back() {
                 held: is_released.then(|| (owner.clone(), None)),
                 waiting: Vec::new(),
                 owners: Vec::new(),
+                number: None,
             };
             let asked = Asked { locks: vec![of_lock], args: &[], lets_go: None, leaves: None };
             wrong = audit.after(&keys, &asked, &Reply::Integer(1), &[]);
