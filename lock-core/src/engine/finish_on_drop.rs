@@ -30,8 +30,8 @@ pub(crate) struct FinishOnDrop<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> FinishOnDrop<T> {
-    /// Wraps `work`. Its `progress` tells it that its caller has gone, before a task of its own
-    /// polls it, so that it can stop waiting; `None` if it goes on as before.
+    /// Wraps `work`. When the caller drops the future, `progress` tells the work to stop waiting;
+    /// `None` if the work goes on as before.
     ///
     /// Timers of the work belong to `runtime`, the executor's, wherever it is polled.
     pub(crate) fn new(
