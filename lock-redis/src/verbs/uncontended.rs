@@ -10,9 +10,9 @@
 //!
 //! * Then nobody is queued. That last hold began without a queue, and each claim that is queued
 //!   since has raised the token key.
-//! * The counter alone does not keep tokens growing when data is lost. But a restarted server breaks
-//!   the connection. A server that is demoted, loses data to its new primary, and is promoted again
-//!   needs longer than that moment.
+//! * The counter alone does not keep tokens growing when data is lost. But a restarted server
+//!   breaks the connection. A server that is demoted, loses data to its new primary, and is
+//!   promoted again needs longer than that moment.
 
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
 use lock_core::clock::Moment;

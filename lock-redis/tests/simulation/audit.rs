@@ -290,8 +290,8 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
 }
 
-/// Returns the violation if a claim was queued, and the next attempt without a script could overtake
-/// it: that one does not look at the queue, but at its number.
+/// Returns the violation if a claim was queued, and the next attempt without a script could
+/// overtake it: that one does not look at the queue, but at its number.
 fn is_unnoticed(keys: &Keyspace, of: &OfLock) -> Option<String> {
     let before = of.number?;
     let mut queued = keys.members(&of.queue).iter().filter_map(|(_, member)| member.get(..32));
