@@ -78,7 +78,7 @@ if tonumber(min_token) and tonumber(min_token) + 1 >= LIMIT then
     return redis.error_reply('LOCKSPENT there is no fencing token above the one that was asked for')
 end
 
-local LAST_NUMBERS = 1000 -- that no attempt without a script gets: they are left to grants
+local LAST_NUMBERS = 1000 -- before the limit: no attempt without a script uses them
 local NEAR = {'1', '15'} -- the second process is searched from the head on, up to these positions
 local queued = queue_functions()
 local waits = channel and true or false
@@ -86,10 +86,10 @@ local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (min_
 
 local was_added, is_new_process = false, false
 
--- Raises the token key, if there is one. An attempt without a script does not look at the queue: it
--- is a grant only if its number is next to the token of a hold that began without a queue.
+-- Raises the token key, if it has a number. An attempt without a script does not look at the queue:
+-- it is a grant only if its number is one above the token of a hold that began without a queue.
 local function raise(token_key)
-    local last = redis.pcall('GETRANGE', token_key, '0', '15')
+    local last = redis.pcall('GETRANGE', token_key, '0', '255')
     if type(last) == 'string' and string.find(last, '^%d+$') and LIMIT - last > LAST_NUMBERS then
         redis.call('SET', token_key, integer(last + 1), 'XX', 'KEEPTTL')
     end

@@ -288,6 +288,26 @@ async fn a_lost_or_damaged_token_key_lowers_no_token() {
     }
 }
 
+/// A damaged key would otherwise look like a number afterwards, and one at the limit would be used up.
+#[tokio::test]
+async fn a_claim_that_is_queued_raises_only_a_usable_number() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    granted(locks.try_acquire(&claim("n", LONG)).await);
+    for (before, after) in [
+        ("1764000000000000", "1764000000000001"),
+        ("1764000000000000 x", "1764000000000000 x"),
+        ("12345678901234567", "12345678901234567"),
+        ("9007199254740000", "9007199254740000"),
+    ] {
+        let _: String = server.command(&["SET", "{n}%token", before]);
+        let waiter = waiter();
+        contended(other.try_acquire(&waiter).await);
+        assert_eq!(server.get("{n}%token").as_deref(), Some(after));
+        other.release(&waiter, ReleaseMode::now()).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_minimum_token_is_exceeded() {
     let server = Server::start();
