@@ -59,7 +59,7 @@
 //! ```text
 //! ACL SETUSER locks on >password resetkeys ~app:* ~{app:* resetchannels &app:* -@all
 //!     +info +client|tracking +client|caching +script|load +evalsha
-//!     +getrange +exists +pttl +time +set +incr +pexpire +del
+//!     +getrange +exists +pttl +time +set +incrby +pexpire +del
 //!     +zadd +zrange +zscore +zcard +zrem +zremrangebyscore +publish +subscribe
 //! ```
 //!

@@ -5,10 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lock_core::FencingToken;
 use lock_core::backend::Claim;
 use lock_core::clock::Moment;
 
+use crate::limits::TOKEN_RETENTION;
 use crate::verbs::held::{HeldLock, held};
+use crate::verbs::uncontended::{LAST_NUMBERS, LIMIT};
 
 /// How long the last token is a lower bound of the next one. The token key outlives the lock by
 /// that much less than [`TOKEN_RETENTION`](crate::limits::TOKEN_RETENTION).
@@ -41,7 +44,19 @@ enum Recent {
 pub(crate) struct LastHold {
     pub(crate) token: u64,
     pub(crate) token_key_until: Moment,
+    pub(crate) script_token: u64,
     pub(crate) connection: u64,
+}
+
+impl LastHold {
+    /// Returns the token of the next hold. `None` if the token key might expire before the server's
+    /// clock has passed that, so that a later token could be lower.
+    pub(crate) fn next_token(&self, min_token: Option<FencingToken>) -> Option<u64> {
+        let above = self.token.max(min_token.map_or(0, FencingToken::backend_number));
+        let retention = u64::try_from(TOKEN_RETENTION.as_micros()).unwrap_or(u64::MAX);
+        let limit = self.script_token.saturating_add(retention).min(LIMIT - LAST_NUMBERS);
+        Some(above + 1).filter(|next| *next < limit)
+    }
 }
 
 impl RecentLocks {
@@ -49,8 +64,8 @@ impl RecentLocks {
     /// find a waiter, probably, and the script serves that one in the same request.
     pub(crate) fn released(&self, lock: &str, claim: &Claim, at: Moment) {
         let Some(held) = held(claim) else { return };
-        let HeldLock { token, token_key_until, connection, .. } = *held;
-        let last = LastHold { token, token_key_until, connection };
+        let HeldLock { token, token_key_until, script_token, connection, .. } = *held;
+        let last = LastHold { token, token_key_until, script_token, connection };
         self.record(lock, RecentLock { at, what: Recent::Released(last) });
     }
 

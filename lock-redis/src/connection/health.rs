@@ -36,7 +36,7 @@ pub(crate) struct Health {
     pub(crate) deletes: AtomicBool,
     /// The same, and it has not refused us that.
     pub(crate) may_delete: AtomicBool,
-    /// The server has refused us `INCR`.
+    /// The server has refused us `INCRBY`.
     pub(crate) refuses_to_count: AtomicBool,
     /// In a cluster: the slots on whose channels it listens.
     pub(crate) slots: Mutex<HashSet<u16>>,

@@ -142,7 +142,11 @@ fn script_trials(keys: &LockKeys) -> Vec<Trial> {
         needed("time", &["TIME"]),
         needed("set", &["SET", token_key, "", "XX"]),
         // The next two remove what this leaves.
-        wanted("incr", &["INCR", &tombstone], "locks without contention cost the server more"),
+        wanted(
+            "incrby",
+            &["INCRBY", &tombstone, "1"],
+            "locks without contention cost the server more",
+        ),
         needed("pexpire", &["PEXPIRE", &tombstone, "1"]),
         needed("del", &["DEL", &tombstone]),
     ]

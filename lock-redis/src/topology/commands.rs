@@ -150,15 +150,16 @@ impl Link {
         }
     }
 
-    /// Takes the lock without a script if its key is free, and increments its token key.
+    /// Takes the lock without a script if its key is free, and raises its token key `by` a number.
     pub(crate) async fn take(
         &self,
         connection: &Connection,
         keys: &LockKeys,
         value: &str,
         ttl: u64,
+        by: u64,
     ) -> Result<(Moment, Taken), Fault> {
-        let (mut redis, pipe) = (connection.redis.clone(), take(keys, value, ttl));
+        let (mut redis, pipe) = (connection.redis.clone(), take(keys, value, ttl, by));
         let asking = pipe.query_async::<Vec<Answer>>(&mut redis);
         let (asked, answers) = connection.health.watch(asking).await;
         let answers = answers.map_err(|error| self.failed(connection, "acquire", &error))?;
@@ -219,10 +220,10 @@ impl Link {
 }
 
 /// Returns the commands of an attempt without a script.
-fn take(keys: &LockKeys, value: &str, ttl: u64) -> Pipeline {
+fn take(keys: &LockKeys, value: &str, ttl: u64, by: u64) -> Pipeline {
     let mut pipe = Pipeline::with_capacity(2);
     pipe.add_command(command(&["SET", keys.lock(), value, "NX", "PX", &ttl.to_string()]));
-    pipe.add_command(command(&["INCR", keys.token()]));
+    pipe.add_command(command(&["INCRBY", keys.token(), &by.to_string()]));
     pipe.ignore_errors();
     pipe
 }

@@ -166,6 +166,7 @@ impl Redis {
                 let held = HeldLock {
                     token,
                     token_key_until,
+                    script_token: token,
                     connection: connection_id,
                     is_new,
                     is_stored: true,

@@ -16,6 +16,9 @@ pub(crate) struct HeldLock {
     pub(crate) token: u64,
     /// The token key exists at least until then.
     pub(crate) token_key_until: Moment,
+    /// The token of the last grant by a script. The token key exists for at least
+    /// [`TOKEN_RETENTION`] after the server's clock has passed it.
+    pub(crate) script_token: u64,
     /// By which connection this was said; 0 if it was sent.
     pub(crate) connection: u64,
     /// True for a fresh grant without waiters, which was neither renewed nor released yet.

@@ -206,7 +206,13 @@ pub(crate) fn renewed(
         Some(held) if !prolonged => held.token_key_until,
         _ => asked + lease + TOKEN_RETENTION * 2,
     };
-    HeldLock { token, token_key_until, connection, is_new: false.into(), is_stored: true }
-        .grant(lease, asked)
-        .map(Renewal::Held)
+    let held = HeldLock {
+        token,
+        token_key_until,
+        script_token: token,
+        connection,
+        is_new: false.into(),
+        is_stored: true,
+    };
+    held.grant(lease, asked).map(Renewal::Held)
 }

@@ -1,12 +1,13 @@
 //! Locks without contention: taken by native commands, which cost the server less than the script.
 //!
-//! An attempt sends `SET NX PX` and `INCR` of the token key in one write. It is a grant if the lock
+//! An attempt sends `SET NX PX` and `INCRBY` of the token key in one write. It is a grant if the lock
 //! was free and the number is usable. Every other outcome is left to the script. It removes the
 //! value without a token if the queue's head came before, and else adds a token. So this path
 //! decides nothing but the simplest case.
 //!
-//! A number counts only if it is one above the last token of this client, which released the lock a
-//! moment ago on this connection.
+//! The increment is that from the last token of this client, which released the lock a moment ago
+//! on this connection, to the next one, which is above a minimum token. A number counts only if it
+//! is that one.
 //!
 //! * Then nobody is queued. That last hold began without a queue, and each claim that is queued
 //!   since has raised the token key.
@@ -47,7 +48,7 @@ impl Redis {
     /// Attempts without a script, if this client released the lock a moment ago.
     ///
     /// Not in a cluster, where keys move one by one. Not if locks are left free for clients that
-    /// poll. Not with a minimum token, which the counters of a quorum's members rarely exceed.
+    /// poll.
     pub(crate) async fn attempt_uncontended(
         &self,
         claim: &Claim,
@@ -57,7 +58,6 @@ impl Redis {
         let client = &servers.client;
         let is_plain = claim.hold == HoldKind::Guarded
             && claim.ticket.is_none()
-            && claim.min_token.is_none()
             && !servers.are_many()
             && client.polling_share.is_none();
         let last = if is_plain { client.recent.take(keys.lock()) } else { None };
@@ -68,16 +68,19 @@ impl Redis {
         if last.connection != connection.id() || !connection.may_count() || ends > lasts {
             return Ok(Uncontended::NOTHING_DONE);
         }
+        let Some(token) = last.next_token(claim.min_token) else {
+            return Ok(Uncontended::NOTHING_DONE);
+        };
         let value = Value::text(&claim.owner, 0, claim.label.as_ref());
-        let (asked, taken) = link.take(&connection, keys, &value, millis(claim.ttl)).await?;
+        let (by, ttl) = (token - last.token, millis(claim.ttl));
+        let (asked, taken) = link.take(&connection, keys, &value, ttl, by).await?;
         // Another one would mean that somebody else had the lock meanwhile, or that data was lost.
-        let is_usable = |number: &u64| *number == last.token + 1 && *number < LIMIT - LAST_NUMBERS;
-        let token = taken.number.filter(is_usable);
-        match token {
-            Some(token) if taken.is_set && is_recent(released_at) => {
+        match taken.number == Some(token) {
+            true if taken.is_set && is_recent(released_at) => {
                 let held = HeldLock {
                     token,
                     token_key_until: last.token_key_until,
+                    script_token: last.script_token,
                     connection: connection.id(),
                     is_new: true.into(),
                     is_stored: false,

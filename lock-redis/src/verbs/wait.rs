@@ -35,6 +35,7 @@ impl Redis {
                     let held = HeldLock {
                         token: sent.token,
                         token_key_until,
+                        script_token: sent.token,
                         connection: 0,
                         is_new: false.into(),
                         is_stored: true,

@@ -3,10 +3,10 @@
 
 pub(crate) const LEAST_RIGHTS: [&str; 2] = [
     "resetkeys ~app:* ~{app:* resetchannels &app:* -@all +info +client|tracking +client|caching \
-     +script|load +evalsha +getrange +exists +pttl +time +set +incr +pexpire +del +zadd +zrange \
+     +script|load +evalsha +getrange +exists +pttl +time +set +incrby +pexpire +del +zadd +zrange \
      +zscore +zcard +zrem +zremrangebyscore +publish +subscribe",
     "resetkeys ~app:* ~{app:* resetchannels -@all +info +client|tracking +client|caching \
-     +script|load +evalsha +getrange +exists +pttl +time +set +incr +pexpire +del",
+     +script|load +evalsha +getrange +exists +pttl +time +set +incrby +pexpire +del",
 ];
 
 /// The further rights for a list of locks.

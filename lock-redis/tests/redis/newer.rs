@@ -25,7 +25,7 @@ fn is_newer() -> bool {
 /// Returns the number of releases without a script, and the number of scripts and of attempts
 /// without a script.
 fn done(server: &Server) -> (u64, u64) {
-    (server.calls("delifeq"), server.calls("evalsha") + server.calls("incr"))
+    (server.calls("delifeq"), server.calls("evalsha") + server.calls("incrby"))
 }
 
 #[tokio::test]

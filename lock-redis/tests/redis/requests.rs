@@ -90,7 +90,7 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
                 let owner = value.split(' ').next().unwrap_or_default();
                 *asked.attempts.entry(owner.to_owned()).or_default() += 1;
             }
-            ["INCR", "{n}%token"] => {}
+            ["INCRBY", "{n}%token", "1"] => {}
             ["EVALSHA", script, "1", "n", value] if script == scripts.plain_release => {
                 let owner = value.split(' ').next().unwrap_or_default();
                 *asked.deletes.entry(owner.to_owned()).or_default() += 1;

@@ -95,7 +95,7 @@ async fn a_right_that_is_missing_is_named() {
                 let locks = Redis::connect(url.as_str()).await.unwrap();
                 assert!(locks.identity().await.unwrap().is_none());
             }
-            "+incr" => {
+            "+incrby" => {
                 let locks = Locker::new(Redis::connect(url.as_str()).await.unwrap());
                 for _ in 0..3 {
                     let guard = locks.lock("n").unwrap().acquire().await.unwrap();

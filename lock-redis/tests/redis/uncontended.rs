@@ -179,11 +179,11 @@ async fn an_attempt_without_a_script_overtakes_no_waiter() {
         let _: String = server.run("SET n foreign");
         contended(other.try_acquire(&first).await);
         let _: u64 = server.run("DEL n");
-        let before = server.calls("incr");
+        let before = server.calls("incrby");
         let second = waiter();
         contended(locks.try_acquire(&second).await);
         assert!(server.get("n").unwrap().starts_with(&first.owner.expose()));
-        let is_without_script = server.calls("incr") > before;
+        let is_without_script = server.calls("incrby") > before;
         locks.release(&second, ReleaseMode::after_unknown_outcome()).await.unwrap();
         other.release(&first, ReleaseMode::after_unknown_outcome()).await.unwrap();
         is_without_script
@@ -308,6 +308,34 @@ async fn a_claim_that_is_queued_raises_only_a_usable_number() {
     }
 }
 
+/// Members of a quorum are asked for one number, which is above their clocks.
+#[tokio::test]
+async fn a_minimum_token_needs_no_script_while_the_token_key_outlasts_it() {
+    let server = Server::start();
+    let locks = server.client().await;
+    for (ahead, needs_script) in [(2_000_000, false), (650_000_000, true)] {
+        until("the last attempt follows a recent release", async || {
+            let first = taken(&server, &locks).await;
+            let mut again = first.clone();
+            again.ticket = None;
+            let last = granted(locks.try_acquire(&again).await).token.unwrap().backend_number();
+            locks.release(&first, ReleaseMode::now()).await.unwrap();
+            let first = taken(&server, &locks).await;
+            locks.release(&first, ReleaseMode::now()).await.unwrap();
+            let mut high = claim("n", LONG);
+            high.min_token = FencingToken::from_backend(last + ahead);
+            let grant = win(&locks, &mut high).await;
+            let is_taken = is_without_token(&server);
+            locks.release(&high, ReleaseMode::now()).await.unwrap();
+            assert_eq!(grant.token.unwrap().backend_number(), last + ahead + 1);
+            let _: u64 = server.run("DEL {n}%token");
+            assert!(!(needs_script && is_taken));
+            is_taken != needs_script
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn a_minimum_token_is_exceeded() {
     let server = Server::start();
@@ -342,8 +370,8 @@ async fn a_lost_answer_is_undone(attempted: fn() -> Claim) {
     until("the attempt without a script is the one that is lost", async || {
         let held = taken(&server, &locks).await;
         locks.release(&held, ReleaseMode::now()).await.unwrap();
-        let before = server.calls("incr");
-        let cut = way.cut_after("INCR");
+        let before = server.calls("incrby");
+        let cut = way.cut_after("INCRBY");
         let lost = attempted();
         let Err(fault) = locks.try_acquire(&lost).await else {
             assert!(cut.call_off());
@@ -351,7 +379,7 @@ async fn a_lost_answer_is_undone(attempted: fn() -> Claim) {
             return false;
         };
         assert_eq!(fault.effect(), Effect::Unknown);
-        let is_taken = server.calls("incr") > before;
+        let is_taken = server.calls("incrby") > before;
         assert!(is_taken && !cut.call_off() && is_without_token(&server));
         locks.release(&lost, ReleaseMode::after_unknown_outcome()).await.unwrap();
         assert_eq!((server.get("n"), server.waiting("n")), (None, 0));
@@ -375,7 +403,7 @@ async fn a_dropped_attempt_without_a_script_keeps_the_lock_from_no_client() {
     until("the dropped attempt is one without a script", async || {
         let held = taken(&server, &redis).await;
         redis.release(&held, ReleaseMode::now()).await.unwrap();
-        let before = server.calls("incr");
+        let before = server.calls("incrby");
         let mut on_its_way = way.hold("NX");
         let lock = locks.lock("n").unwrap();
         let dropped = tokio::time::timeout(Duration::from_millis(50), lock.acquire()).await;
@@ -389,7 +417,7 @@ async fn a_dropped_attempt_without_a_script_keeps_the_lock_from_no_client() {
         let is_tombstone = |key: &String| key.starts_with("{n}%gone:");
         eventually(|| server.keys().iter().any(is_tombstone)).await;
         on_its_way.deliver().await.unwrap();
-        eventually(|| server.calls("incr") > before).await;
+        eventually(|| server.calls("incrby") > before).await;
         let mut next = claim("n", LONG);
         win(&other, &mut next).await;
         other.release(&next, ReleaseMode::now()).await.unwrap();
@@ -398,12 +426,12 @@ async fn a_dropped_attempt_without_a_script_keeps_the_lock_from_no_client() {
     .await;
 }
 
-/// Its rights do not include `INCR`: it is refused once, and the scripts need none.
+/// Its rights do not include `INCRBY`: it is refused once, and the scripts need none.
 #[tokio::test]
 async fn a_user_who_may_not_increment_uses_scripts() {
     let server = Server::start();
     let locks = server.client().await;
-    let _: String = server.run("ACL SETUSER default -incr");
+    let _: String = server.run("ACL SETUSER default -incrby");
     for _ in 0..5 {
         let mut held = claim("n", LONG);
         win(&locks, &mut held).await;
@@ -456,13 +484,13 @@ async fn a_hold_of_another_client_in_between_is_noticed() {
         let mut short = claim("n", 1000);
         win(&other, &mut short).await;
         other.release(&short, ReleaseMode::now()).await.unwrap();
-        let before = server.calls("incr");
+        let before = server.calls("incrby");
         let mut held = claim("n", LONG);
         win(&locks, &mut held).await;
         assert!(!is_without_token(&server), "a script has stored it");
         assert!(server.pttl("{n}%token") > 800_000);
         locks.release(&held, ReleaseMode::now()).await.unwrap();
-        server.calls("incr") > before
+        server.calls("incrby") > before
     })
     .await;
 }

@@ -90,7 +90,7 @@ pub(crate) fn nature(command: &str) -> Nature {
     let writes = matches!(
         command,
         "SET"
-            | "INCR"
+            | "INCRBY"
             | "DEL"
             | "DELIFEQ"
             | "PEXPIRE"
@@ -99,7 +99,7 @@ pub(crate) fn nature(command: &str) -> Nature {
             | "ZREMRANGEBYSCORE"
             | "FLUSHALL"
     );
-    Nature { writes, needs_memory: matches!(command, "SET" | "INCR" | "ZADD") }
+    Nature { writes, needs_memory: matches!(command, "SET" | "INCRBY" | "ZADD") }
 }
 
 type Answer = Result<Reply, String>;
@@ -125,7 +125,7 @@ impl Keyspace {
             }
             ("GETRANGE", [key, from, to]) => self.get_range(key, number(from)?, number(to)?, by),
             ("SET", [key, value, options @ ..]) => self.set(key, value, options),
-            ("INCR", [key]) => self.increment(key),
+            ("INCRBY", [key, by]) => self.increment(key, number(by)?),
             ("DEL", keys) => {
                 let gone = keys.iter().filter(|key| self.remove(key)).count();
                 Ok(Reply::Integer(gone as i64))
@@ -380,13 +380,13 @@ impl Keyspace {
         Ok(Reply::Simple("OK"))
     }
 
-    fn increment(&mut self, key: &[u8]) -> Answer {
+    fn increment(&mut self, key: &[u8], by: i64) -> Answer {
         let number = match self.look(key).map(|entry| &entry.value) {
             None => 0,
             Some(Value::Text(text)) => number(text)?,
             Some(Value::Sorted(_)) => return Err(WRONG_TYPE.to_owned()),
         };
-        let next = number + 1;
+        let next = number + by;
         self.set(key, next.to_string().as_bytes(), &[b"KEEPTTL"])?;
         Ok(Reply::Integer(next))
     }

@@ -72,7 +72,7 @@ fn the_simulated_server_answers_as_a_real_one() {
     }
     println!("{:?}", original.compared);
     for command in
-        ["CLIENT", "DEL", "EVALSHA", "EXISTS", "GETRANGE", "INCR", "SCRIPT", "SET", "SUBSCRIBE"]
+        ["CLIENT", "DEL", "EVALSHA", "EXISTS", "GETRANGE", "INCRBY", "SCRIPT", "SET", "SUBSCRIBE"]
     {
         assert!(original.compared.contains_key(command), "{command} was not compared");
     }
