@@ -288,7 +288,8 @@ async fn a_lost_or_damaged_token_key_lowers_no_token() {
     }
 }
 
-/// A damaged key would otherwise look like a number afterwards, and one at the limit would be used up.
+/// A damaged key would otherwise look like a number afterwards, and one at the limit would be used
+/// up.
 #[tokio::test]
 async fn a_claim_that_is_queued_raises_only_a_usable_number() {
     let server = Server::start();
