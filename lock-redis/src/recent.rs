@@ -14,7 +14,7 @@ use crate::verbs::held::{HeldLock, held};
 use crate::verbs::uncontended::{LAST_NUMBERS, LIMIT};
 
 /// How long the last token is a lower bound of the next one. The token key outlives the lock by
-/// that much less than [`TOKEN_RETENTION`](crate::limits::TOKEN_RETENTION).
+/// that much less than [`TOKEN_RETENTION`].
 pub(crate) const MOMENT: Duration = Duration::from_secs(1);
 
 /// The most locks that are remembered, at about 150 bytes each.

@@ -1,8 +1,8 @@
 //! Locks without contention: taken by native commands, which cost the server less than the script.
 //!
 //! An attempt sends `SET NX PX` and `INCRBY` of the token key in one write. It is a grant if the
-//! lock was free and the number is usable. Every other outcome is left to the script. It removes the
-//! value without a token if the queue's head came before, and else adds a token. So this path
+//! lock was free and the number is usable. Every other outcome is left to the script. It removes
+//! the value without a token if the queue's head came before, and else adds a token. So this path
 //! decides nothing but the simplest case.
 //!
 //! The increment is that from the last token of this client, which released the lock a moment ago
