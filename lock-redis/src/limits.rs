@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+/// The limit of fencing tokens. Beyond, Lua skips numbers: the scripts have the same limit.
+pub(crate) const TOKEN_LIMIT: u64 = 1 << 53;
+
+/// The last tokens before the limit. A claim that is queued does not raise them, so no attempt
+/// without a script uses them.
+pub(crate) const LAST_TOKENS: u64 = 1000;
+
 /// The least time for which a token key outlives its lock. After that, the server's clock alone
 /// keeps the tokens growing.
 pub(crate) const TOKEN_RETENTION: Duration = Duration::from_secs(600);

@@ -9,9 +9,8 @@ use lock_core::FencingToken;
 use lock_core::backend::Claim;
 use lock_core::clock::Moment;
 
-use crate::limits::TOKEN_RETENTION;
+use crate::limits::{LAST_TOKENS, TOKEN_LIMIT, TOKEN_RETENTION};
 use crate::verbs::held::{HeldLock, held};
-use crate::verbs::uncontended::{LAST_NUMBERS, LIMIT};
 
 /// How long the last token is a lower bound of the next one. The token key outlives the lock by
 /// that much less than [`TOKEN_RETENTION`].
@@ -54,7 +53,7 @@ impl LastHold {
     pub(crate) fn next_token(&self, min_token: Option<FencingToken>) -> Option<u64> {
         let above = self.token.max(min_token.map_or(0, FencingToken::backend_number));
         let retention = u64::try_from(TOKEN_RETENTION.as_micros()).unwrap_or(u64::MAX);
-        let limit = self.script_token.saturating_add(retention).min(LIMIT - LAST_NUMBERS);
+        let limit = self.script_token.saturating_add(retention).min(TOKEN_LIMIT - LAST_TOKENS);
         Some(above + 1).filter(|next| *next < limit)
     }
 }

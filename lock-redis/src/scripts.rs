@@ -148,9 +148,9 @@ mod tests {
             let line = format!("local {name} = {} ", lasts.as_millis());
             assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
         }
-        let line = format!("local LIMIT = {} ", crate::verbs::uncontended::LIMIT);
+        let line = format!("local LIMIT = {} ", crate::limits::TOKEN_LIMIT);
         assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
-        let line = format!("local LAST_NUMBERS = {} ", crate::verbs::uncontended::LAST_NUMBERS);
+        let line = format!("local LAST_NUMBERS = {} ", crate::limits::LAST_TOKENS);
         assert!(include_str!("scripts/acquire.lua").contains(&line), "{line}");
         let line = "local CLAIM_LEASE = '3000' ";
         assert!(include_str!("scripts/queue.lua").contains(line));

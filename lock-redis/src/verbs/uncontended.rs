@@ -25,13 +25,6 @@ use crate::recent::{MOMENT, is_recent};
 use crate::value::Value;
 use crate::verbs::held::HeldLock;
 
-/// Beyond, Lua skips numbers: the scripts have the same limit.
-pub(crate) const LIMIT: u64 = 1 << 53;
-
-/// The last numbers before the limit. A claim that is queued does not raise them, so no attempt
-/// without a script uses them.
-pub(crate) const LAST_NUMBERS: u64 = 1000;
-
 /// The outcome of an attempt without a script.
 pub(crate) struct Uncontended {
     /// `None`: the script has to attempt.
