@@ -87,7 +87,7 @@ local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (min_
 local was_added, is_new_process = false, false
 
 -- Raises the token key, if it has a number. An attempt without a script does not look at the queue:
--- it is a grant only if its number is one above the token of a hold that began without a queue.
+-- it is a grant only if the key still had the token of a hold that began without a queue.
 local function raise(token_key)
     local last = redis.pcall('GETRANGE', token_key, '0', '255')
     if type(last) == 'string' and string.find(last, '^%d+$') and LIMIT - last > LAST_NUMBERS then

@@ -363,6 +363,18 @@ async fn a_claim_that_queues_undoes_an_attempt_whose_answer_is_lost() {
     a_lost_answer_is_undone(waiter).await;
 }
 
+/// As a member of a quorum, which is asked for a number ahead of its clock.
+#[tokio::test]
+async fn an_attempt_above_a_minimum_token_whose_answer_is_lost_is_undone() {
+    a_lost_answer_is_undone(|| {
+        let ahead = lock_core::clock::wall() + Duration::from_secs(1);
+        let mut high = claim("n", LONG);
+        high.min_token = FencingToken::from_backend(u64::try_from(ahead.as_micros()).unwrap());
+        high
+    })
+    .await;
+}
+
 async fn a_lost_answer_is_undone(attempted: fn() -> Claim) {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
@@ -382,10 +394,13 @@ async fn a_lost_answer_is_undone(attempted: fn() -> Claim) {
         assert_eq!(fault.effect(), Effect::Unknown);
         let is_taken = server.calls("incrby") > before;
         assert!(is_taken && !cut.call_off() && is_without_token(&server));
+        let drawn: u64 = server.get("{n}%token").unwrap().parse().unwrap();
+        assert!(lost.min_token.is_none_or(|min| drawn > min.backend_number()));
         locks.release(&lost, ReleaseMode::after_unknown_outcome()).await.unwrap();
         assert_eq!((server.get("n"), server.waiting("n")), (None, 0));
         let mut next = claim("n", LONG);
-        win(&other, &mut next).await;
+        let grant = win(&other, &mut next).await;
+        assert!(grant.token.unwrap().backend_number() > drawn);
         other.release(&next, ReleaseMode::now()).await.unwrap();
         is_taken
     })
