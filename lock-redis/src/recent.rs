@@ -49,12 +49,15 @@ pub(crate) struct LastHold {
 
 impl LastHold {
     /// Returns the token of the next hold. `None` if the token key might expire before the server's
-    /// clock has passed that, so that a later token could be lower.
+    /// clock has passed that, so that a later token could be lower. Nor does it exceed the last one
+    /// by more than [`MOMENT`]: an attempt that fails leaves the token key that much higher, and
+    /// without the data the next token is the clock.
     pub(crate) fn next_token(&self, min_token: Option<FencingToken>) -> Option<u64> {
         let above = self.token.max(min_token.map_or(0, FencingToken::backend_number));
-        let retention = u64::try_from(TOKEN_RETENTION.as_micros()).unwrap_or(u64::MAX);
-        let limit = self.script_token.saturating_add(retention).min(TOKEN_LIMIT - LAST_TOKENS);
-        Some(above + 1).filter(|next| *next < limit)
+        let limit = self.script_token.saturating_add(micros(TOKEN_RETENTION));
+        let limit = limit.min(TOKEN_LIMIT - LAST_TOKENS);
+        let highest = self.token.saturating_add(micros(MOMENT));
+        Some(above + 1).filter(|next| *next < limit && *next <= highest)
     }
 }
 
@@ -111,6 +114,11 @@ impl RecentLocks {
     fn locks(&self) -> MutexGuard<'_, HashMap<Box<str>, RecentLock>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the duration in the unit of tokens.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns true if no more than a [`MOMENT`] has passed.

@@ -202,14 +202,14 @@ pub(crate) fn renewed(
     }
     let lease = duration(ms).unwrap_or(claim.ttl);
     let token = token.parse().map_err(|e| unexpected_answer("renew", e))?;
-    let token_key_until = match held(claim) {
-        Some(held) if !prolonged => held.token_key_until,
-        _ => asked + lease + TOKEN_RETENTION * 2,
+    let (token_key_until, script_token) = match held(claim) {
+        Some(held) if !prolonged => (held.token_key_until, held.script_token),
+        _ => (asked + lease + TOKEN_RETENTION * 2, token),
     };
     let held = HeldLock {
         token,
         token_key_until,
-        script_token: token,
+        script_token,
         connection,
         is_new: false.into(),
         is_stored: true,

@@ -15,7 +15,7 @@
 //!   breaks the connection. A server that is demoted, loses data to its new primary, and is
 //!   promoted again needs longer than that moment.
 
-use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, HoldKind};
+use lock_core::backend::{Attempt, Claim, Effect, Fault, HoldKind};
 use lock_core::clock::Moment;
 
 use crate::backend::Redis;
@@ -91,13 +91,10 @@ impl Redis {
     }
 }
 
-/// Returns the fault of a script after an attempt without one, whose value may be there. A script
-/// that refuses the claim as invalid has removed it.
+/// Returns the fault of a script after an attempt without one, whose value may be there.
 pub(crate) fn after_a_value(fault: Fault) -> Fault {
     match fault.effect() {
-        Effect::NotApplied if fault.kind() != FaultKind::Invalid => {
-            Fault::unknown(fault.kind(), fault.into_source())
-        }
+        Effect::NotApplied => Fault::unknown(fault.kind(), fault.into_source()),
         _ => fault,
     }
 }
