@@ -49,9 +49,9 @@ pub(crate) struct LastHold {
 
 impl LastHold {
     /// Returns the token of the next hold. `None` if the token key might expire before the server's
-    /// clock has passed that, so that a later token could be lower. Nor does it exceed the last one
-    /// by more than [`MOMENT`]: an attempt that fails leaves the token key that much higher, and
-    /// without the data the next token is the clock.
+    /// clock has passed that, so that a later token could be lower. `None` also if it exceeds the
+    /// last token by more than [`MOMENT`]: an attempt that fails leaves the token key that much
+    /// higher, and if the data is lost, the next token is the clock.
     pub(crate) fn next_token(&self, min_token: Option<FencingToken>) -> Option<u64> {
         let above = self.token.max(min_token.map_or(0, FencingToken::backend_number));
         let limit = self.script_token.saturating_add(micros(TOKEN_RETENTION));

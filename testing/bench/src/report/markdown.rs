@@ -61,8 +61,8 @@ pub(super) fn markdown(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
 pub(super) fn figures(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = String::from(
         "### Ours, by backend\n\n\
-         To compare one backend with another, read the pair in µs and the pairs a second: all are from one machine, which \
-         also runs the servers. Floors differ between backends: `× floor` compares each with the speed of its own servers. \
+         Each workload ran on one machine, with its servers. The machines are of one kind, but two of a kind may differ \
+         by half, and so may times of two backends. `× floor` compares each with the speed of its own servers. \
          Where waiters pause at random or poll, a hand-off is not a number of round trips.\n\n",
     );
     let mut rows = vec![vec![String::new()]];
