@@ -85,20 +85,23 @@ async fn a_hung_member_of_five_delays_no_grant_and_is_cleared_later() {
     let locks = nodes.locks().await;
     pair(&locks).await.unwrap();
     nodes.set(&[3], Fault::BlackHole);
-    // The name decides which members are asked first.
-    let names: Vec<_> = (0..31).map(|nth| format!("lock-{nth}")).collect();
     let asked = nodes.0[3].1.count("lock-");
-    let mut took = Vec::new();
-    for name in &names {
+    let (mut names, mut took) = (Vec::new(), Vec::new());
+    let end = Moment::now() + SLACK * 10;
+    // The name decides which members are asked first. On a busy machine the one that hangs may have
+    // been late for the pair before: then it is asked last for a second.
+    while names.len() < 31 || asked.seen() == 0 {
+        assert!(!end.has_passed(), "the one that hangs was asked for nothing");
+        names.push(format!("lock-{}", names.len()));
         let began = Moment::now();
-        let lock = locks.lock(name.as_str()).unwrap().ttl(LONG);
+        let lock = locks.lock(names[names.len() - 1].as_str()).unwrap().ttl(LONG);
         lock.acquire().await.unwrap().release().await.unwrap();
         took.push(Moment::now().saturating_since(began));
     }
     took.sort_unstable();
+    let median = took[took.len() / 2];
     // Far less than the bound of a call, which is a second.
-    assert!(took[15] < Duration::from_millis(300), "the median is {:?}", took[15]);
-    assert!(asked.seen() > 0, "the one that hangs was asked for nothing");
+    assert!(median < Duration::from_millis(300), "the median is {median:?}");
     nodes.heal();
     nodes
         .until("nothing is left on any node", LONG / 3, |nodes| {
