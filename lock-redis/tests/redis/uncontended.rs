@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::backend::{Claim, Effect, FaultKind, OnContention, Release, ReleaseMode, Renewal};
-use lock_core::{Backend, FencingToken, Label, Locker};
+use lock_core::{Backend, ErrorKind, FencingToken, Label, Locker};
 use lock_redis::Redis;
 
 use crate::support::{Server, claim, contended, eventually, granted, name, renew, until, win};
@@ -315,7 +315,7 @@ async fn a_claim_that_is_queued_raises_only_a_usable_number() {
 async fn a_minimum_token_needs_no_script_up_to_a_second_ahead() {
     let server = Server::start();
     let locks = server.client().await;
-    for (ahead, needs_script) in [(500_000, false), (2_000_000, true)] {
+    for (ahead, needs_script) in [(500_000, false), (2_000_000, true), (650_000_000, true)] {
         until("the last attempt follows a recent release", async || {
             let first = taken(&server, &locks).await;
             let last: u64 = server.get("{n}%token").unwrap().parse().unwrap();
@@ -327,7 +327,9 @@ async fn a_minimum_token_needs_no_script_up_to_a_second_ahead() {
             locks.release(&high, ReleaseMode::now()).await.unwrap();
             let _: u64 = server.run("DEL {n}%token");
             assert!(grant.token > high.min_token && !(needs_script && is_taken));
-            assert!(!is_taken || token(&high, &grant) == last + ahead + 1);
+            // If the machine pauses, the script finds that the clock has passed the first two.
+            let is_next = token(&high, &grant) == last + ahead + 1;
+            assert!(is_next || (!is_taken && ahead < 600_000_000));
             is_taken != needs_script
         })
         .await;
@@ -388,6 +390,13 @@ async fn an_attempt_that_fails_at_another_key_may_have_taken_the_lock() {
         assert_eq!(server.get("n"), None);
         let _: u64 = server.command(&["DEL", damaged]);
     }
+    let held = taken(&server, &locks).await;
+    locks.release(&held, ReleaseMode::now()).await.unwrap();
+    let _: String = server.command(&["SET", "{n}%procs", "x"]);
+    let _: u64 = server.run("DEL {n}%token");
+    let error = Locker::new(locks).lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    until("core has released it", async || server.get("n").is_none()).await;
 }
 
 /// The server took the lock, and the client does not know it.

@@ -62,7 +62,7 @@ pub(super) fn figures(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
     let mut text = String::from(
         "### Ours, by backend\n\n\
          Each workload ran on one machine, with its servers. The machines are of one kind, but two of a kind may differ \
-         by half, and so may times of two backends. `× floor` compares each with the speed of its own servers. \
+         by half, and so may times of two backends. \
          Where waiters pause at random or poll, a hand-off is not a number of round trips.\n\n",
     );
     let mut rows = vec![vec![String::new()]];
@@ -124,7 +124,7 @@ fn where_ahead(runs: &[Run], goals: &[GoalsFile<'_>]) -> String {
         "\n### Where another library is ahead\n\n\
          Each figure of this run in which the best of the others is better than `locks` with their defaults, and the ratio \
          of both. Round trips are exact to a twentieth. A library that took locks over before their leases had ended is \
-         never the best. The reason is that of the goal for that figure, if there is one.\n",
+         never the best. `why` is the reason in the goals file, if that figure has a goal.\n",
     );
     for run in runs.iter().filter(|run| !run.others().is_empty()) {
         let head = ["workload", "figure", "ours", "theirs", "times", "why"].map(str::to_owned);
