@@ -30,7 +30,8 @@ pub struct Claim {
     pub hold: HoldKind,
     /// The token must be higher than this. Only set where
     /// [`Capabilities::min_token_supported`](crate::Capabilities::min_token_supported) declares it.
-    /// The same in all attempts of a claim that queues: it may be a part of the queue entry.
+    /// All attempts of a claim that queues have the same one, because the queue entry may contain
+    /// it.
     pub min_token: Option<FencingToken>,
     /// The ticket of the last grant of this claim.
     pub ticket: Option<Ticket>,
