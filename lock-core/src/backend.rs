@@ -61,9 +61,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The same claim again is the same acquisition: it is answered `Acquired` with the same token
     /// or a higher one, above [`Claim::min_token`], and a lease that is never shorter. With
     /// [`OnContention::Queue`] the claim may enter the queue; without, a `Contended` leaves no
-    /// residue. A queue entry expires [`QUEUE_ENTRY_GRACE`] and two leases after the last attempt
-    /// of its claim, and not before: core attempts again once a lease, and a vanished client must
-    /// not keep its queue entry for ever.
+    /// residue. After a release that was answered and [expects no late attempt](LateAttempt), the
+    /// claim may be attempted again. A queue entry expires [`QUEUE_ENTRY_GRACE`] and two leases
+    /// after the last attempt of its claim, and not before: core attempts again once a lease, and a
+    /// vanished client must not keep its queue entry for ever.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault>;
 
     /// Waits until another attempt is worthwhile, or until the server hands the lock over.

@@ -24,8 +24,8 @@ use crate::value::shown;
 /// A time that the server counts in milliseconds may last that much longer.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-/// How long an owner that was queued is known as the holder, unless it releases before. No
-/// connection delivers a grant later than that.
+/// How long an owner that was queued is known as the holder, unless it releases before. A grant
+/// that is given back is known for as long. No connection delivers a grant later than that.
 const HOLDER_RETENTION: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -38,6 +38,9 @@ struct QueueTable {
     /// Owners that were queued for this lock and have it, until these moments. Their grants may
     /// still arrive.
     holders: ByOwner<(Arc<str>, Moment)>,
+    /// Grants that are given back, by their tokens, until these moments. The owner may attempt
+    /// again meanwhile, and must not be answered with such a grant.
+    given_back: ByOwner<(u64, Moment)>,
     /// How many have come so far.
     came: u64,
 }
@@ -145,6 +148,7 @@ pub(crate) struct QueueReply {
 pub(crate) struct Unclaimed {
     pub(crate) lock: Box<str>,
     pub(crate) owner: OwnerId,
+    pub(crate) token: u64,
     /// Its stale entries arrived by then, in µs of the server's clock.
     pub(crate) arrived_by: u64,
     /// The owners of this client that wait for the lock, one after the other.
@@ -214,6 +218,11 @@ impl Queues {
             table.holders.retain(|_, (_, until)| !until.has_passed());
             table.holders.insert(*owner, (waiter.lock, Moment::now() + HOLDER_RETENTION));
         }
+    }
+
+    /// Returns true if the grant with this token was sent to the owner, and is given back.
+    pub(crate) fn is_given_back(&self, owner: &OwnerId, token: u64) -> bool {
+        self.table().given_back.get(owner).is_some_and(|(given_back, _)| *given_back == token)
     }
 
     /// Returns true if the claim never had a queue entry, and no other claim of this process waits
@@ -412,7 +421,15 @@ impl Queues {
                     let waiting = table.locks.get(lock).into_iter().flat_map(|lock| &lock.owners);
                     let waiting = waiting.map(|(_, owner)| owner.expose()).collect();
                     let arrived_by = arrived_by.parse().ok()?;
-                    return Some(Unclaimed { lock: lock.into(), owner, arrived_by, waiting });
+                    table.given_back.retain(|_, (_, until)| !until.has_passed());
+                    table.given_back.insert(owner, (token, Moment::now() + HOLDER_RETENTION));
+                    return Some(Unclaimed {
+                        lock: lock.into(),
+                        owner,
+                        token,
+                        arrived_by,
+                        waiting,
+                    });
                 }
                 table.on_grant(owner, token, lease, now, clock, arrived);
             }

@@ -306,6 +306,10 @@ static LAWS: &[Law] = &[
         "A release that ends as an error without an answer says within which time the lock is free, and a waiter holds it by then.",
         "A program that starts its job again after that time still finds the lock held.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("4.9", release::a_released_claim_may_come_again).promise(
+        "A claim whose release was answered may be attempted again, unless that release expected a late attempt. Nothing that is left of its earlier attempts and grants ends the new hold.",
+        "A quorum gives back the votes of a claim and asks for them again. A member that takes back an earlier vote ends the new hold.",
+    ),
     law!("5.1", fencing::tokens_grow).promise(
         "Each grant's token is higher than that of the grant before, for every client and every way: through another client, pushed, after an expiry, after a break. A renewal has the token of its grant.",
         "A resource that checks tokens refuses the rightful holder, or accepts a late one.",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, Release, ReleaseMode};
+use lock_core::backend::{Attempt, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Injection, Verb};
 use lock_core::{Backend, Error, ErrorKind, LockGuard, RenewalPolicy};
@@ -12,6 +12,9 @@ use tokio::task::JoinHandle;
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::helpers::name;
+
+/// How often a claim comes again while the lock may be on its way to it.
+const COMES_AGAIN: usize = 10;
 
 pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
@@ -108,6 +111,31 @@ pub(super) async fn a_late_attempt_is_refused(ctx: Arc<Ctx>) -> Verdict {
         "a claim that had won and was let go took the lock again when its first attempt arrived"
     );
     ensure!(ctx.is_free(&name("n")).await?, "a claim that had won and was let go shut the lock");
+    Ok(())
+}
+
+pub(super) async fn a_released_claim_may_come_again(ctx: Arc<Ctx>) -> Verdict {
+    let (ours, theirs) = (ctx.client().await, ctx.client().await);
+    for _ in 0..COMES_AGAIN {
+        let mut holder = ctx.claim(&name("n"), false);
+        ctx.win(&*theirs, &mut holder).await?;
+        let mut again = ctx.claim(&name("n"), true);
+        let answer = ours.try_acquire(&again).await?;
+        ensure!(matches!(answer, Attempt::Contended { .. }), "a held lock was granted");
+        // The lock may be on its way to the claim when that is released.
+        let now = ReleaseMode::now();
+        let (freed, left) = tokio::join!(theirs.release(&holder, now), ours.release(&again, now));
+        ensure!(freed? == Release::Released, "the holder's release was answered otherwise");
+        left?;
+        ctx.win(&*ours, &mut again).await?;
+        for _ in 0..2 {
+            let held = matches!(ours.renew(&[&again]).await.pop(), Some(Ok(Renewal::Held(_))));
+            ensure!(held, "a claim that came again lost the lock");
+            ensure!(!ctx.is_free(&name("n")).await?, "a claim that came again has no lock");
+        }
+        let answer = ours.release(&again, now).await?;
+        ensure!(answer == Release::Released, "a claim that came again was answered {answer:?}");
+    }
     Ok(())
 }
 

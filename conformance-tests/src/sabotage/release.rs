@@ -1,5 +1,7 @@
 //! Saboteurs of chapter 4.
 
+use std::collections::HashSet;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,7 +9,7 @@ use lock_core::backend::{
     Attempt, Claim, Fault, Grant, LateAttempt, Lease, Release, ReleaseMode, Renewal,
 };
 use lock_core::layer::Layer;
-use lock_core::{Backend, Capabilities, Takeover};
+use lock_core::{Backend, Capabilities, OwnerId, Takeover};
 
 use super::saboteur::{Saboteur, saboteur};
 use super::tools::{holder, map_attempt, map_renewals, unavailable};
@@ -22,6 +24,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(IgnoresMinimumHolds, "4.6", "14.7"),
     saboteur!(KeepsTheWholeLease, "4.6"),
     saboteur!(HoldsForLongerThanItSays, "4.8", "12.15"),
+    saboteur!(GivesBackAnyGrant, "4.9"),
 ];
 
 #[derive(Debug, Default)]
@@ -177,6 +180,32 @@ impl Layer for KeepsTheWholeLease {
         if how.keep.is_some() {
             return Ok(Release::Released);
         }
+        inner.release(claim, how).await
+    }
+}
+
+/// Takes the lock back from a claim that was released before, as if that were its earlier grant.
+#[derive(Debug, Default)]
+struct GivesBackAnyGrant(Mutex<HashSet<OwnerId>>);
+#[async_trait]
+impl Layer for GivesBackAnyGrant {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        let answer = inner.try_acquire(claim).await?;
+        let was_released = self.0.lock().expect("no panic").contains(&claim.owner);
+        if let (true, Attempt::Acquired(grant)) = (was_released, &answer) {
+            let mut given_back = claim.clone();
+            given_back.ticket.clone_from(&grant.ticket);
+            inner.release(&given_back, ReleaseMode::now()).await?;
+        }
+        Ok(answer)
+    }
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) -> Result<Release, Fault> {
+        self.0.lock().expect("no panic").insert(claim.owner);
         inner.release(claim, how).await
     }
 }

@@ -208,11 +208,11 @@ impl Link {
     /// Gives back a lock whose new owner does not wait for it here, and removes the stale entries
     /// of this client. If that fails, the claim lease expires.
     pub(crate) async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
-        let Unclaimed { lock, owner, arrived_by, waiting } = unclaimed;
+        let Unclaimed { lock, owner, token, arrived_by, waiting } = unclaimed;
         let Some(keys) = Keys::parse(&lock) else { return };
         let Some(channel) = self.client.channel(&keys) else { return };
         let mut call = Call::new(&self.client.scripts().refuse, &keys.all());
-        call.arg(owner.expose()).arg(&*channel).arg(arrived_by).arg(waiting);
+        call.arg(owner.expose()).arg(token).arg(&*channel).arg(arrived_by).arg(waiting);
         if let Ok(connection) = self.connection().await {
             let _ = self.run::<Answer>(&connection, "give back", &call).await;
         }

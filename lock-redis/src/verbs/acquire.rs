@@ -19,6 +19,10 @@ use crate::value::shown;
 use crate::verbs::held::HeldLock;
 use crate::verbs::uncontended::{Uncontended, after_a_value};
 
+/// Why a grant is none, if it was sent to a claim that did not wait then.
+const GIVEN_BACK: &str = "the server sent the lock to this claim while it did not wait, and the client gives that \
+     grant back; the next attempt succeeds";
+
 /// Why a grant is none, if it was gone when replicas were asked for it.
 const ENDED_EARLY: &str =
     "the lease ended before replicas knew of the lock; ask for a longer one, or look at the server";
@@ -95,7 +99,7 @@ impl Redis {
             }
         })?;
         match outcome.reply {
-            None if is_first_attempt => queues.leave(&claim.owner),
+            None if is_first_attempt && outcome.is_new => queues.leave(&claim.owner),
             None => queues.hold(&claim.owner),
             Some(reply) => {
                 queues.on_reply(&claim.owner, &reply, || !outcome.connection.is_broken());
@@ -156,23 +160,28 @@ impl Redis {
                 self.inner.warned.forget(keys.lock());
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let token = token.parse().map_err(|e| unexpected_answer("acquire", e))?;
-                if now == 0 && claim.min_token.is_none() {
+                // The short form of the reply has no time.
+                let is_new = now == 0;
+                if !is_new && servers.client.queues.is_given_back(&claim.owner, token) {
+                    // The attempt has prolonged it.
+                    drop(Box::pin(self.release_claim(claim, ReleaseMode::now())).await);
+                    return Err(Fault::unknown(FaultKind::Unavailable, GIVEN_BACK));
+                }
+                if is_new && claim.min_token.is_none() {
                     // The token of the short form is the server's time.
                     clock::report(asked, token);
                 }
                 let token_key_until = asked + lease + TOKEN_RETENTION;
-                // The short form of the reply has no time.
-                let (connection_id, is_new) = (connection.id(), (now == 0).into());
                 let held = HeldLock {
                     token,
                     token_key_until,
                     script_token: token,
-                    connection: connection_id,
-                    is_new,
+                    connection: connection.id(),
+                    is_new: is_new.into(),
                     is_stored: true,
                 };
                 let attempt = Attempt::Acquired(held.grant(lease, asked)?);
-                Ok(AttemptOutcome { attempt, reply: None, connection })
+                Ok(AttemptOutcome { attempt, is_new, reply: None, connection })
             }
             0 | 2 => {
                 recent.contended(keys.lock());
@@ -199,7 +208,8 @@ impl Redis {
                 if watches {
                     waiters.enter(claim.owner, keys.watched_key(holder_is_ours));
                 }
-                Ok(AttemptOutcome { attempt: Attempt::Contended { expires_in }, reply, connection })
+                let attempt = Attempt::Contended { expires_in };
+                Ok(AttemptOutcome { attempt, is_new: false, reply, connection })
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
             other => Err(unexpected_answer("acquire", other)),
@@ -260,6 +270,8 @@ impl Redis {
 /// The outcome of an attempt.
 pub(crate) struct AttemptOutcome {
     pub(crate) attempt: Attempt,
+    /// The lock was free. Otherwise it may have been sent to this owner before.
+    pub(crate) is_new: bool,
     /// For a queued claim.
     pub(crate) reply: Option<QueueReply>,
     pub(crate) connection: Connection,

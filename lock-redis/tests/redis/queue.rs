@@ -9,7 +9,7 @@ use lock_core::backend::{
     ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
+use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, OwnerId, Wakeup};
 use lock_redis::{Config, Redis};
 use test_servers::RedisOptions;
 use tokio::task::JoinHandle;
@@ -583,6 +583,74 @@ async fn a_grant_of_another_lock_is_given_back() {
     assert_held_by(&server, &first);
     release(&elsewhere, &first).await;
     sent(&locks, &waiter).await;
+}
+
+/// A claim of a quorum is attempted again after its release, under the same owner id.
+#[tokio::test]
+async fn a_late_grant_takes_no_later_one_of_its_owner() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut waiter = given_up(&server, &locks).await;
+    win(&locks, &mut waiter).await;
+    send_grants(&server, &[(&waiter, 1)]).await;
+    assert_held_by(&server, &waiter);
+    release(&locks, &waiter).await;
+}
+
+#[tokio::test]
+async fn a_grant_that_is_given_back_answers_no_attempt() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let waiter = given_up(&server, &locks).await;
+    send_grants(&server, &[(&waiter, 7)]).await;
+    // As if the attempt had overtaken that request.
+    let value = format!("{} 7", waiter.owner.expose());
+    let _: String = server.command(&["SET", "n", &value, "PX", "60000"]);
+    let fault = locks.try_acquire(&waiter).await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::Unknown, "{fault}");
+    release(&locks, &waiter).await;
+    granted(locks.try_acquire(&waiter).await);
+}
+
+/// The message may come after the reply to an attempt, by an abandoned connection.
+#[tokio::test]
+async fn a_grant_that_a_first_attempt_has_found_is_not_given_back() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let stranger = given_up(&server, &locks).await;
+    let found = waiter(LONG);
+    let value = format!("{} 7", found.owner.expose());
+    let _: String = server.command(&["SET", "n", &value, "PX", "60000"]);
+    granted(locks.try_acquire(&found).await);
+    // Grants are given back in order.
+    send_grants(&server, &[(&found, 7), (&stranger, 1)]).await;
+    assert_held_by(&server, &found);
+}
+
+/// Returns a claim that has queued and was released.
+async fn given_up(server: &Server, locks: &Redis) -> Claim {
+    let mut holder = claim("n", LONG);
+    win(locks, &mut holder).await;
+    let waiter = queued_claim(locks, LONG).await;
+    locks.release(&waiter, ReleaseMode::now()).await.unwrap();
+    release(locks, &holder).await;
+    assert_no_residue(server);
+    waiter
+}
+
+/// Sends the only client messages that the lock was granted to these claims with these tokens, and
+/// waits until it has given one back: this removes its old queue entries.
+async fn send_grants(server: &Server, grants: &[(&Claim, u64)]) {
+    let channels = server.run::<Vec<String>>("PUBSUB CHANNELS");
+    let [channel] = &channels[..] else { panic!("one client has one channel: {channels:?}") };
+    let (process, _) = channel.rsplit_once(':').expect("digits of the connection come last");
+    let entry = format!("{} {process} 3000 - ", OwnerId::mint().expose());
+    let _: u64 = server.command(&["ZADD", "{n}%queue", "1", &entry]);
+    for (claim, token) in grants {
+        let message = format!("grant {} {token} 3000 1 1 n", claim.owner.expose());
+        let _: u64 = server.command(&["PUBLISH", channel, &message]);
+    }
+    eventually(|| !server.run::<bool>("EXISTS {n}%queue")).await;
 }
 
 #[tokio::test]
