@@ -65,7 +65,9 @@ impl Inner {
                 Ballot::For(vote, restarted)
             }
             Ok((Attempt::Contended { expires_in }, origin)) => {
-                *record = MemberRecord { asked: before.1, may_arrive_late: before.1, vote: None };
+                // A queue entry has to be released, too.
+                record.asked = before.1 || asked.queues();
+                (record.may_arrive_late, record.vote) = (before.1, None);
                 Ballot::Against { expires_in, origin }
             }
             Err(fault) => {
