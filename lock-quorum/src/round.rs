@@ -111,7 +111,7 @@ impl<'a> Round<'a> {
             order,
             ballots: (0..size).map(|_| None).collect(),
             asked: vec![false; size],
-            hedge_at: inner.usual_round().map(|usual| began + (usual * HEDGE_FACTOR).max(GRACE)),
+            hedge_at: hedge_at(inner),
             hedged: Vec::new(),
             token: None,
             raised_to: None,
@@ -135,8 +135,11 @@ impl<'a> Round<'a> {
         };
         let waits_for_first =
             !asks_all && self.claim.queues() && self.inner.has_queue(self.first, &self.claim.name);
-        if (self.queues_at_once() || ask_first_alone) && self.first_member_refuses().await {
-            return self.lost(true).await;
+        if self.queues_at_once() || ask_first_alone {
+            if self.first_member_refuses().await {
+                return self.lost(true).await;
+            }
+            self.hedge_at = hedge_at(self.inner);
         }
         let mut repeats = 0;
         loop {
@@ -573,6 +576,11 @@ impl<'a> Round<'a> {
     fn is_against(&self, member: usize) -> bool {
         self.ballots[member].as_ref().is_some_and(is_against)
     }
+}
+
+/// Returns when more members are asked, if those that are asked now do not answer by then.
+fn hedge_at(inner: &Inner) -> Option<Moment> {
+    inner.usual_round().map(|usual| Moment::now() + (usual * HEDGE_FACTOR).max(GRACE))
 }
 
 /// Returns the token that the members' tokens have to exceed: the same for all, so that all give

@@ -608,7 +608,8 @@ async fn a_grant_that_is_given_back_answers_no_attempt() {
     let _: String = server.command(&["SET", "n", &value, "PX", "60000"]);
     let fault = locks.try_acquire(&waiter).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown, "{fault}");
-    release(&locks, &waiter).await;
+    // It does not prolong it, either.
+    assert!(server.get("n").is_none());
     granted(locks.try_acquire(&waiter).await);
 }
 

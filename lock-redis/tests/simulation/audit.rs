@@ -275,7 +275,7 @@ fn is_passed_over(
 
 /// Returns true if its process gives a lock back, and does not name its owner.
 fn is_given_up(member: &[u8], args: &[Bytes]) -> bool {
-    let [_, channel, _, known] = args else { return false };
+    let [_, _, channel, _, known] = args else { return false };
     channel == channel_of(member) && !contains(known, member.get(..32).unwrap_or(member))
 }
 

@@ -133,6 +133,7 @@ pub const ALL: &[Bug] = &[
     bug("ShowsOwners", "an error shows an owner id", Law("11.1")),
     bug("KeepsTheWholeLease", "a minimum hold lasts as long as the lease", Law("4.6")),
     bug("HoldsForLongerThanItSays", "a holder is told of half its lease", Law("4.8")),
+    bug("GivesBackAnyGrant", "a claim that comes again loses its lock", Law("4.9")),
     // Some of these end a wait or a hold slightly late or early, within the allowance of a run for
     // the load of the machine. The others need a batch, a late packet or a removal at a precise
     // moment.
