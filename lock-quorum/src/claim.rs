@@ -32,16 +32,6 @@ pub(crate) struct MemberRecord {
     /// An attempt has an unknown outcome and may still be granted.
     pub(crate) may_arrive_late: bool,
     pub(crate) vote: Option<Vote>,
-    /// The claim has asked to queue at this member. From then on it queues there whenever it asks
-    /// for the vote, so that the member knows where to send a grant.
-    pub(crate) queue_entry: Option<QueueEntry>,
-}
-
-/// The part of a queue entry that is not the same for all members.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueEntry {
-    /// A member may store it in the entry, so it stays.
-    pub(crate) min_token: Option<FencingToken>,
 }
 
 /// A member's grant.
@@ -90,13 +80,6 @@ pub(crate) struct ClaimStatus {
     pub(crate) granted_elsewhere: bool,
     /// The first member is to be asked alone: it has notified of a release, or it is probed.
     pub(crate) ask_first_alone: bool,
-    /// The members at which the claim has queued, until its grant.
-    pub(crate) queued_at: Vec<usize>,
-    /// The token with which the first member has handed over its vote. The others are asked for
-    /// the same one.
-    pub(crate) handed_over: Option<FencingToken>,
-    /// All members are to be asked, although the first one may refuse: it does not serve its queue.
-    pub(crate) asks_all: bool,
     /// The members that refused the claim last.
     pub(crate) refused_by: Vec<usize>,
     /// The backoff after split votes.
@@ -114,21 +97,6 @@ pub(crate) struct ClaimStatus {
 impl QuorumClaim {
     pub(crate) fn status(&self) -> MutexGuard<'_, ClaimStatus> {
         lock(&self.status)
-    }
-
-    /// Lets the claim queue at a member from its next request on. Returns false if it does already.
-    pub(crate) fn queue_at(
-        &self,
-        member: usize,
-        record: &mut MemberRecord,
-        min_token: Option<FencingToken>,
-    ) -> bool {
-        let is_new = record.queue_entry.is_none();
-        if is_new {
-            record.queue_entry = Some(QueueEntry { min_token });
-            self.status().queued_at.push(member);
-        }
-        is_new
     }
 
     /// Returns true for a claim of which only another process knows the grant. With a ticket of
@@ -194,13 +162,11 @@ impl MemberRecord {
         self.vote.as_ref().filter(|vote| !self.may_arrive_late || vote.origin.may_be(origin))
     }
 
-    /// Returns the claim as this member is asked.
+    /// Returns the claim as this member is asked: never to queue.
     pub(crate) fn claim(&self, claim: &Claim, min_token: Option<FencingToken>) -> Claim {
         let mut asked = claim.clone();
-        (asked.on_contention, asked.min_token) = match self.queue_entry {
-            Some(entry) if self.vote.is_none() => (OnContention::Queue, entry.min_token),
-            _ => (OnContention::Return, min_token),
-        };
+        asked.on_contention = OnContention::Return;
+        asked.min_token = min_token;
         asked.ticket = self.vote.as_ref().and_then(|vote| vote.ticket.clone());
         asked
     }

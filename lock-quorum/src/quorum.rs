@@ -11,7 +11,6 @@ use lock_core::{Backend, Capabilities, Executor, Fencing, LockName};
 use crate::claim::Registry;
 use crate::deferred::DeferredAttempts;
 use crate::member::Member;
-use crate::recent_names::RecentNames;
 
 /// A backend on a majority of independent backends. Clones share their state.
 ///
@@ -36,11 +35,6 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) registry: Arc<Registry>,
     pub(crate) deferred: DeferredAttempts,
-    /// Locks that a claim of this process has found held. The next claims queue at once, and take
-    /// no votes from those that wait.
-    pub(crate) contended: RecentNames,
-    /// Locks whose first member keeps a vote that does no good. Claims do not wait for that one.
-    pub(crate) blocked: RecentNames,
     /// One more than the mean, so that zero means unknown.
     usual_round_micros: AtomicU64,
     pub(crate) executor: Executor,
@@ -60,8 +54,6 @@ impl Inner {
             settings,
             registry: Arc::default(),
             deferred: DeferredAttempts::default(),
-            contended: RecentNames::new(Duration::from_secs(1)),
-            blocked: RecentNames::new(Duration::from_secs(2)),
             usual_round_micros: AtomicU64::new(0),
             executor,
         }

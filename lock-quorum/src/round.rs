@@ -111,7 +111,7 @@ impl<'a> Round<'a> {
             order,
             ballots: (0..size).map(|_| None).collect(),
             asked: vec![false; size],
-            hedge_at: hedge_at(inner),
+            hedge_at: inner.usual_round().map(|usual| began + (usual * HEDGE_FACTOR).max(GRACE)),
             hedged: Vec::new(),
             token: None,
             raised_to: None,
@@ -128,24 +128,16 @@ impl<'a> Round<'a> {
 
     /// Runs the attempt.
     pub(crate) async fn run(mut self) -> Result<Attempt, Fault> {
-        let (ask_first_alone, asks_all) = {
+        let ask_first_alone = {
             let mut status = self.quorum_claim.status();
             (status.released, status.backoff) = (false, None);
-            (std::mem::take(&mut status.ask_first_alone), std::mem::take(&mut status.asks_all))
+            std::mem::take(&mut status.ask_first_alone)
         };
-        let waits_for_first =
-            !asks_all && self.claim.queues() && self.inner.has_queue(self.first, &self.claim.name);
-        if self.queues_at_once() || ask_first_alone {
-            if self.first_member_refuses().await {
-                return self.lost(true).await;
-            }
-            self.hedge_at = hedge_at(self.inner);
+        if ask_first_alone && self.first_member_refuses().await {
+            return self.lost(true).await;
         }
         let mut repeats = 0;
         loop {
-            if waits_for_first && self.ballots[self.first].as_ref().is_some_and(is_against) {
-                return self.lost(true).await;
-            }
             self.ask_needed_members();
             match self.state() {
                 RoundState::Won => return Ok(Attempt::Acquired(self.granted())),
@@ -162,24 +154,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Lets the claim queue with its first request if others wait, or did so a moment ago. Returns
-    /// false if it has queued before.
-    fn queues_at_once(&self) -> bool {
-        let Self { inner, quorum_claim, claim, first, min_token, .. } = *self;
-        claim.queues()
-            && inner.contended.contains(&claim.name)
-            && inner.has_queue(first, &claim.name)
-            && quorum_claim.records[first]
-                .try_lock()
-                .is_ok_and(|mut record| quorum_claim.queue_at(first, &mut record, min_token))
-    }
-
     /// Asks the first member alone. After a release many waiters ask at once, and one that the
     /// first member refuses takes no votes from others.
     async fn first_member_refuses(&mut self) -> bool {
         self.ask(self.first, self.min_token);
-        let usual = self.inner.usual_round().unwrap_or_default();
-        let until = Moment::now() + GRACE.max(usual * 2);
+        let until = Moment::now() + GRACE;
         while self.ballots[self.first].is_none() && !until.has_passed() {
             self.next_answer_until(until).await;
         }
@@ -447,7 +426,6 @@ impl<'a> Round<'a> {
             status.refused_by.clear();
         }
         self.inner.registry.stop_retaining(self.quorum_claim);
-        self.inner.leave_queues(self.quorum_claim, self.claim);
         let not_asked: Vec<_> =
             self.order.iter().copied().filter(|&member| !self.asked[member]).collect();
         if !not_asked.is_empty() {
@@ -478,9 +456,6 @@ impl<'a> Round<'a> {
         };
         status.refused_by = self.order.iter().copied().filter(refuses).collect();
         if is_contended {
-            if self.claim.queues() {
-                self.inner.contended.insert(&self.claim.name);
-            }
             status.refusals += 1;
             status.took = answered_at.saturating_since(self.began);
             let age = expires_in.and_then(|expires_in| self.claim.ttl.checked_sub(expires_in));
@@ -547,25 +522,17 @@ impl<'a> Round<'a> {
     }
 
     /// Withdraws the votes. Returns true if no member can have anything left.
-    ///
-    /// A claim that waits keeps the vote of the first member, if that has a queue: it is the next
-    /// one. Otherwise each waiter is granted that vote in turn, and refused by the others.
     async fn withdraw(&mut self, is_contended: bool) -> bool {
         let waits = is_contended && self.claim.queues();
-        let has_vote = self.ballots[self.first].as_ref().is_some_and(counts);
-        let keeps = waits && has_vote && self.inner.has_queue(self.first, &self.claim.name);
         // By then core has asked again, or a late attempt has arrived and expired.
         let end = Moment::now() + (self.claim.ttl + self.inner.settings.member_timeout) * 2;
         self.inner.registry.retain(self.quorum_claim, end);
         // This includes members with an attempt in flight that was abandoned.
-        let kept = keeps.then_some(self.first);
-        let may_be_there = |&member: &usize| !self.is_against(member) && Some(member) != kept;
+        let may_be_there = |&member: &usize| !self.is_against(member);
         let left = (0..self.ballots.len()).filter(may_be_there);
         let is_last = is_contended && !waits;
         let is_clean =
             self.inner.withdraw_votes(self.quorum_claim, self.claim, left.collect(), is_last).await;
-        // A refused claim may be queued.
-        let is_clean = is_clean && (waits || self.quorum_claim.status().queued_at.is_empty());
         // Otherwise core releases it.
         if !waits && (is_clean || is_contended) {
             self.inner.registry.stop_retaining(self.quorum_claim);
@@ -578,14 +545,9 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Returns when more members are asked, if those that are asked now do not answer by then.
-fn hedge_at(inner: &Inner) -> Option<Moment> {
-    inner.usual_round().map(|usual| Moment::now() + (usual * HEDGE_FACTOR).max(GRACE))
-}
-
 /// Returns the token that the members' tokens have to exceed: the same for all, so that all give
 /// the same token.
-pub(crate) fn required_min_token(
+fn required_min_token(
     inner: &Inner,
     quorum_claim: &QuorumClaim,
     claim: &Claim,
@@ -598,12 +560,8 @@ pub(crate) fn required_min_token(
         // The same acquisition has the same token.
         return just_below(token);
     }
-    let micros = |time: Duration| u64::try_from(time.as_micros()).ok();
-    let token = |time| micros(time).and_then(FencingToken::from_backend);
-    // The other members have this token too, if it is ahead of their clocks.
-    let handed_over = quorum_claim.status().handed_over.and_then(just_below);
-    let is_ahead = handed_over > claim.min_token.max(token(wall()));
-    if is_ahead { handed_over } else { claim.min_token.max(token(wall() + HEADROOM)) }
+    let clock = u64::try_from((wall() + HEADROOM).as_micros()).ok();
+    claim.min_token.max(clock.and_then(FencingToken::from_backend))
 }
 
 /// Returns the token that members are asked to store after `targets` others that were not enough.

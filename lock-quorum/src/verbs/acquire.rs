@@ -65,9 +65,7 @@ impl Inner {
                 Ballot::For(vote, restarted)
             }
             Ok((Attempt::Contended { expires_in }, origin)) => {
-                // A queue entry has to be released, too.
-                record.asked = before.1 || asked.queues();
-                (record.may_arrive_late, record.vote) = (before.1, None);
+                *record = MemberRecord { asked: before.1, may_arrive_late: before.1, vote: None };
                 Ballot::Against { expires_in, origin }
             }
             Err(fault) => {

@@ -122,66 +122,7 @@ impl Inner {
         began: Moment,
     ) -> Answer {
         let mut record = quorum_claim.records[member].lock().await;
-        self.release_record(quorum_claim, &mut record, member, claim, how, began).await
-    }
-
-    /// Leaves the queues of members whose votes a granted claim did not need, in the background. At
-    /// the head of a queue, it would delay the others.
-    pub(crate) fn leave_queues(self: &Arc<Self>, quorum_claim: &Arc<QuorumClaim>, claim: &Claim) {
-        let queued_at = std::mem::take(&mut quorum_claim.status().queued_at);
-        for member in queued_at {
-            let token = quorum_claim.status().token;
-            if let Ok(mut record) = quorum_claim.records[member].try_lock()
-                && record.vote.as_ref().is_some_and(|vote| vote.token >= token)
-            {
-                record.queue_entry = None;
-                continue;
-            }
-            let (inner, quorum_claim) = (Arc::clone(self), Arc::clone(quorum_claim));
-            let claim = claim.clone();
-            tokio::spawn(async move { inner.leave_queue(&quorum_claim, member, &claim).await });
-        }
-    }
-
-    async fn leave_queue(&self, quorum_claim: &QuorumClaim, member: usize, claim: &Claim) {
-        let mut record = quorum_claim.records[member].lock().await;
-        if !quorum_claim.status().released {
-            self.leave_queue_with(quorum_claim, &mut record, member, claim).await;
-        }
-    }
-
-    /// Leaves the queue of a member. Releases a vote whose token is below that of the grant.
-    /// Returns false if an entry may be left.
-    pub(crate) async fn leave_queue_with(
-        &self,
-        quorum_claim: &QuorumClaim,
-        record: &mut MemberRecord,
-        member: usize,
-        claim: &Claim,
-    ) -> bool {
-        let token = quorum_claim.status().token;
-        if record.vote.as_ref().is_none_or(|vote| vote.token < token) {
-            let began = Moment::now();
-            // Any answer will do: the claim may have been granted the vote meanwhile.
-            drop(self.release_record(quorum_claim, record, member, claim, None, began).await);
-            if record.asked {
-                return false;
-            }
-        }
-        record.queue_entry = None;
-        true
-    }
-
-    async fn release_record(
-        &self,
-        quorum_claim: &QuorumClaim,
-        record: &mut MemberRecord,
-        member: usize,
-        claim: &Claim,
-        how: Option<ReleaseMode>,
-        began: Moment,
-    ) -> Answer {
-        if quorum_claim.has_nothing_to_release(record, how) {
+        if quorum_claim.has_nothing_to_release(&record, how) {
             return Ok((Release::NotHeld, None));
         }
         let may_arrive_late =

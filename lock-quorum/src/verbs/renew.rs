@@ -151,12 +151,6 @@ impl Inner {
         if record.vote.is_some() || quorum_claim.status().released {
             return;
         }
-        // A vote for a queue entry would have the token of another time.
-        if record.queue_entry.is_some()
-            && !self.leave_queue_with(quorum_claim, &mut record, member, claim).await
-        {
-            return;
-        }
         let min_token = token.filter(|_| self.has_tokens()).and_then(just_below);
         let ballot = self.attempt(member, &mut record, claim, min_token, confirmation).await;
         drop(ballot);
