@@ -20,8 +20,7 @@ use crate::verbs::held::HeldLock;
 use crate::verbs::uncontended::{Uncontended, after_a_value};
 
 /// Why a grant is none, if it was sent to a claim that did not wait then.
-const GIVEN_BACK: &str = "the server sent the lock to this claim while it did not wait, and the client gives that \
-     grant back; the next attempt succeeds";
+const GIVEN_BACK: &str = "the server sent the lock to this claim while it did not wait, and the client gives it back; try again";
 
 /// Why a grant is none, if it was gone when replicas were asked for it.
 const ENDED_EARLY: &str =
