@@ -135,9 +135,9 @@ fn answered_at(lock: LockView<'_>, release: &Operation, call: &Operation) -> Tim
     next.map(|next| next.ret).min().unwrap_or(Time::NEVER)
 }
 
-/// Returns whether two faults combined. One kept a release or cancellation from a server, and
-/// another one keeps the caller from the servers that have it. The stale vote expires with its
-/// lease.
+/// Returns whether two faults combined, or one that hits a majority. One kept a release or
+/// cancellation from a server, and another one keeps the caller from the servers that have it. The
+/// stale vote expires with its lease.
 fn meets_stale_vote(lock: LockView<'_>, call: &Operation) -> bool {
     let header = lock.header;
     if !header.votes {
@@ -146,7 +146,9 @@ fn meets_stale_vote(lock: LockView<'_>, call: &Operation) -> bool {
     let met = |process, from, until| lock.met(process, from..=until);
     let missed: Vec<_> =
         met(call.process, call.invoke.minus(header.recovery()), call.ret).collect();
-    let is_another = |fault: &Window| missed.iter().any(|&one| !std::ptr::eq(one, fault));
+    let is_another = |fault: &Window| {
+        missed.iter().any(|&one| !std::ptr::eq(one, fault) || one.hits_most_members())
+    };
     let fades = header.fading();
     let lasts = header.longest_lease() + fades;
     let has_left_one = |other: &Operation, until: Time| {

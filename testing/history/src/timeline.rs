@@ -143,6 +143,13 @@ pub(super) struct Window {
     removed: bool,
 }
 
+impl Window {
+    /// Returns true if most members of a quorum are hit. Fewer are hidden from its clients.
+    pub(super) fn hits_most_members(&self) -> bool {
+        self.host.is_none() && self.locks.is_none() && !self.hidden
+    }
+}
+
 /// An assembled history. [`check`](super::check) judges it.
 #[derive(Debug)]
 pub struct History {

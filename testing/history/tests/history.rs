@@ -1625,11 +1625,15 @@ fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() 
     // Nor a later fault, nor one that never ends.
     assert!(!judge(votes, &[(140, 145, "p2"), (205, 206, "p1")], 150));
     assert!(!judge(votes, &[(105, 1_000_000, "p1"), later(900_000)], 900_000));
-    // A fault of one member may be the second one, and one fault for all is still one.
+    // A fault of one member may be the second one, and one fault of one member is still one.
     let member = |from: u64, until: u64| fault(9, [from, until], r#""member","hidden":true"#);
     assert!(excused(votes, &[delay(1, holder), member(300, 400)], 350));
     assert!(excused(votes, &[delay(1, caller), member(90, 130)], 350));
     assert!(!excused(votes, &[member(90, 400)], 350));
+    // One of two members at once leaves a vote at one, and keeps the caller from the other.
+    let most = |from: u64| fault(9, [from, 400], r#""two-restarted""#);
+    assert!(excused(votes, &[most(90)], 350));
+    assert!(!excused(votes, &[most(215)], 350));
     // Nor a fault that did not happen, or affects no server.
     let of_p1 = r#""delay","proc":"p1""#;
     for (what, end, is_one) in [
