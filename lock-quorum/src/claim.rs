@@ -31,7 +31,19 @@ pub(crate) struct MemberRecord {
     pub(crate) asked: bool,
     /// An attempt has an unknown outcome and may still be granted.
     pub(crate) may_arrive_late: bool,
+    /// A release has an unknown outcome, and may still arrive until then.
+    pub(crate) release_arrives_by: Option<Moment>,
     pub(crate) vote: Option<Vote>,
+    /// The claim has asked to queue at this member. From then on it queues there whenever it asks
+    /// for the vote, so that the member knows where to send a grant.
+    pub(crate) queue_entry: Option<QueueEntry>,
+}
+
+/// The part of a queue entry that is not the same for all members.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueEntry {
+    /// A member may store it in the entry, so it stays.
+    pub(crate) min_token: Option<FencingToken>,
 }
 
 /// A member's grant.
@@ -42,7 +54,8 @@ pub(crate) struct Vote {
     pub(crate) token: Option<FencingToken>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) since: Moment,
-    /// When this process learned of the vote, which existed by then.
+    /// When this process learned of the vote. The vote existed by then, and no earlier release can
+    /// end it any more.
     pub(crate) known_since: Moment,
     /// `None`: as long as the process lives.
     pub(crate) ends: Option<Moment>,
@@ -80,6 +93,15 @@ pub(crate) struct ClaimStatus {
     pub(crate) granted_elsewhere: bool,
     /// The first member is to be asked alone: it has notified of a release, or it is probed.
     pub(crate) ask_first_alone: bool,
+    /// The member at which the claim has queued, or whose vote it keeps, until its grant.
+    pub(crate) queued_at: Option<usize>,
+    /// Since when the claim has kept the vote of the first member, while it waits for the others.
+    pub(crate) kept_since: Option<Moment>,
+    /// The token with which the first member has handed over its vote. The others are asked for
+    /// the same one.
+    pub(crate) handed_over: Option<FencingToken>,
+    /// All members are to be asked, although the first one may refuse: it does not serve its queue.
+    pub(crate) asks_all: bool,
     /// The members that refused the claim last.
     pub(crate) refused_by: Vec<usize>,
     /// The backoff after split votes.
@@ -97,6 +119,21 @@ pub(crate) struct ClaimStatus {
 impl QuorumClaim {
     pub(crate) fn status(&self) -> MutexGuard<'_, ClaimStatus> {
         lock(&self.status)
+    }
+
+    /// Lets the claim queue at a member from its next request on. Returns false if it does already.
+    pub(crate) fn queue_at(
+        &self,
+        member: usize,
+        record: &mut MemberRecord,
+        min_token: Option<FencingToken>,
+    ) -> bool {
+        let is_new = record.queue_entry.is_none();
+        if is_new {
+            record.queue_entry = Some(QueueEntry { min_token });
+            self.status().queued_at = Some(member);
+        }
+        is_new
     }
 
     /// Returns true for a claim of which only another process knows the grant. With a ticket of
@@ -162,11 +199,25 @@ impl MemberRecord {
         self.vote.as_ref().filter(|vote| !self.may_arrive_late || vote.origin.may_be(origin))
     }
 
-    /// Returns the claim as this member is asked: never to queue.
+    /// Returns until when an earlier release may still end a vote for this claim.
+    pub(crate) fn may_be_released_until(&self) -> Option<Moment> {
+        self.release_arrives_by.filter(|end| !end.has_passed())
+    }
+
+    /// Doubts the vote, if an earlier release may still end it: then it replaces no other one.
+    pub(crate) fn doubt_vote(&mut self) {
+        if let (Some(end), Some(vote)) = (self.may_be_released_until(), &mut self.vote) {
+            (vote.confirmation, vote.known_since) = (Confirmation::Unconfirmed, end);
+        }
+    }
+
+    /// Returns the claim as this member is asked.
     pub(crate) fn claim(&self, claim: &Claim, min_token: Option<FencingToken>) -> Claim {
         let mut asked = claim.clone();
-        asked.on_contention = OnContention::Return;
-        asked.min_token = min_token;
+        (asked.on_contention, asked.min_token) = match self.queue_entry {
+            Some(entry) if self.vote.is_none() => (OnContention::Queue, entry.min_token),
+            _ => (OnContention::Return, min_token),
+        };
         asked.ticket = self.vote.as_ref().and_then(|vote| vote.ticket.clone());
         asked
     }

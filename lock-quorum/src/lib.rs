@@ -13,8 +13,9 @@
 //!   [longest lease] is over. An eviction is not seen: set `noeviction` (`-M`), and no replicas
 //!   behind the members.
 //! * **Exclusion if a member's clock steps**, or runs more than one per cent too fast.
-//! * **Order.** Members are not asked to queue. Inside one process, a locker serves first come,
-//!   first served.
+//! * **Order.** Waiters queue at one member, but a majority decides: a failure, or a claim that
+//!   does not wait, may change the order. Inside one process, a locker serves first come, first
+//!   served.
 //! * **Independence.** Servers on one machine fail together.
 //! * **Exclusion while an address leads to a server that is no member.** A promoted replica is
 //!   another server, too. A proxy must lead each connection to one server.
@@ -80,6 +81,7 @@ mod diagnose;
 mod fault;
 mod member;
 mod quorum;
+mod recent_names;
 mod round;
 mod server;
 mod verbs;

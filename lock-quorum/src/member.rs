@@ -10,7 +10,7 @@ use std::time::Duration;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
 use lock_core::dial::Dialer;
-use lock_core::{Backend, Capabilities, Error, ErrorKind};
+use lock_core::{Backend, Capabilities, Error, ErrorKind, Support, Wakeup};
 use tokio::sync::Semaphore;
 
 use crate::capabilities::mismatch;
@@ -90,6 +90,15 @@ impl Member {
     /// Returns the backend, if it has been connected.
     pub(crate) fn current(&self) -> Option<Arc<dyn Backend>> {
         self.dialer.current()
+    }
+
+    /// Returns true if waiters can queue here and see which claim is served. A release hands the
+    /// vote to the next one.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.current().is_some_and(|backend| {
+            let caps = backend.capabilities();
+            caps.wakeup == Wakeup::HandOff && caps.inspecting == Support::Present
+        })
     }
 
     /// Returns the backend. Connects it first if necessary, and refuses one that contradicts the

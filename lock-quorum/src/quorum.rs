@@ -11,6 +11,7 @@ use lock_core::{Backend, Capabilities, Executor, Fencing, LockName};
 use crate::claim::Registry;
 use crate::deferred::DeferredAttempts;
 use crate::member::Member;
+use crate::recent_names::RecentNames;
 
 /// A backend on a majority of independent backends. Clones share their state.
 ///
@@ -35,6 +36,11 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) registry: Arc<Registry>,
     pub(crate) deferred: DeferredAttempts,
+    /// Locks that a claim of this process has found held. The next claims queue at once, and take
+    /// no votes from those that wait.
+    pub(crate) contended: RecentNames,
+    /// Locks whose first member keeps a vote that does no good. Claims do not wait for that one.
+    pub(crate) blocked: RecentNames,
     /// One more than the mean, so that zero means unknown.
     usual_round_micros: AtomicU64,
     pub(crate) executor: Executor,
@@ -54,6 +60,8 @@ impl Inner {
             settings,
             registry: Arc::default(),
             deferred: DeferredAttempts::default(),
+            contended: RecentNames::new(Duration::from_secs(1)),
+            blocked: RecentNames::new(Duration::from_secs(2)),
             usual_round_micros: AtomicU64::new(0),
             executor,
         }
@@ -66,14 +74,27 @@ impl Inner {
     /// Returns the order in which members are asked for a lock. The first one breaks ties. It is
     /// the same for all clients, unless it is slow, and it differs between locks.
     pub(crate) fn order_for(&self, name: &LockName) -> Vec<usize> {
-        // FNV-1a: the same in every build.
-        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-        let size = self.members.len();
-        let start = usize::try_from(hash % size as u64).unwrap_or(0);
+        let (start, size) = (self.first_for_all(name), self.members.len());
         let mut order: Vec<_> = (start..size).chain(0..start).collect();
         order.sort_by_key(|&member| self.members[member].is_slow());
         order
+    }
+
+    /// Returns the member at which claims of this lock queue, and with whose vote they wait: the
+    /// one that is first for all clients, or none. With two queues, claims would wait for each
+    /// other's vote. So a client that finds this member slow queues nowhere.
+    pub(crate) fn queue_of(&self, name: &LockName) -> Option<usize> {
+        let first = self.first_for_all(name);
+        let member = &self.members[first];
+        let serves = member.has_queue() && !member.is_slow() && !self.blocked.contains(name);
+        serves.then_some(first)
+    }
+
+    fn first_for_all(&self, name: &LockName) -> usize {
+        // FNV-1a: the same in every build.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        usize::try_from(hash % self.members.len() as u64).unwrap_or(0)
     }
 
     /// Returns the usual time until a majority has answered; `None` before it is known.

@@ -58,6 +58,10 @@ const HEDGE_FACTOR: u32 = 4;
 /// often.
 const MAX_DOUBLINGS: u32 = 5;
 
+/// How long a waiter keeps the vote of the first member while others refuse it. A hand-over takes
+/// the time of a release at the others.
+pub(crate) const LONGEST_HAND_OVER: Duration = Duration::from_secs(1);
+
 /// A lock that was acquired more recently than this changes hands often.
 const RECENT: Duration = Duration::from_millis(5);
 
@@ -111,7 +115,7 @@ impl<'a> Round<'a> {
             order,
             ballots: (0..size).map(|_| None).collect(),
             asked: vec![false; size],
-            hedge_at: inner.usual_round().map(|usual| began + (usual * HEDGE_FACTOR).max(GRACE)),
+            hedge_at: hedge_at(inner),
             hedged: Vec::new(),
             token: None,
             raised_to: None,
@@ -128,16 +132,23 @@ impl<'a> Round<'a> {
 
     /// Runs the attempt.
     pub(crate) async fn run(mut self) -> Result<Attempt, Fault> {
-        let ask_first_alone = {
+        let (ask_first_alone, asks_all) = {
             let mut status = self.quorum_claim.status();
             (status.released, status.backoff) = (false, None);
-            std::mem::take(&mut status.ask_first_alone)
+            (std::mem::take(&mut status.ask_first_alone), std::mem::take(&mut status.asks_all))
         };
-        if ask_first_alone && self.first_member_refuses().await {
-            return self.lost(true).await;
+        let waits_for_first = !asks_all && self.claim.queues() && self.first_has_queue();
+        if self.queues_at_once() || ask_first_alone {
+            if self.first_member_refuses().await {
+                return self.lost(true).await;
+            }
+            self.hedge_at = hedge_at(self.inner);
         }
         let mut repeats = 0;
         loop {
+            if waits_for_first && self.ballots[self.first].as_ref().is_some_and(is_against) {
+                return self.lost(true).await;
+            }
             self.ask_needed_members();
             match self.state() {
                 RoundState::Won => return Ok(Attempt::Acquired(self.granted())),
@@ -154,11 +165,28 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Lets the claim queue with its first request if others wait, or did so a moment ago. Returns
+    /// false if it has queued before.
+    fn queues_at_once(&self) -> bool {
+        let Self { inner, quorum_claim, claim, first, min_token, .. } = *self;
+        claim.queues()
+            && inner.contended.contains(&claim.name)
+            && self.first_has_queue()
+            && quorum_claim.records[first]
+                .try_lock()
+                .is_ok_and(|mut record| quorum_claim.queue_at(first, &mut record, min_token))
+    }
+
+    fn first_has_queue(&self) -> bool {
+        self.inner.queue_of(&self.claim.name) == Some(self.first)
+    }
+
     /// Asks the first member alone. After a release many waiters ask at once, and one that the
     /// first member refuses takes no votes from others.
     async fn first_member_refuses(&mut self) -> bool {
         self.ask(self.first, self.min_token);
-        let until = Moment::now() + GRACE;
+        let usual = self.inner.usual_round().unwrap_or_default();
+        let until = Moment::now() + GRACE.max(usual * 2);
         while self.ballots[self.first].is_none() && !until.has_passed() {
             self.next_answer_until(until).await;
         }
@@ -193,6 +221,8 @@ impl<'a> Round<'a> {
     fn ask(&mut self, member: usize, min_token: Option<FencingToken>) {
         self.asked[member] = true;
         self.ballots[member] = None;
+        // A member that is asked later gets as long as the others.
+        self.majority_answered_at = self.majority_answered_at.map(|_| Moment::now());
         let Some(call) = self.inner.members[member].begin() else {
             let why = "too many calls of this member are under way";
             let fault = Fault::not_applied(FaultKind::Unavailable, why);
@@ -421,11 +451,12 @@ impl<'a> Round<'a> {
     fn granted(&self) -> Grant {
         {
             let mut status = self.quorum_claim.status();
-            (status.token, status.granted) = (self.token, true);
+            (status.token, status.granted, status.kept_since) = (self.token, true, None);
             (status.granted_elsewhere, status.split_votes, status.refusals) = (false, 0, 0);
             status.refused_by.clear();
         }
         self.inner.registry.stop_retaining(self.quorum_claim);
+        self.inner.leave_queue(self.quorum_claim, self.claim);
         let not_asked: Vec<_> =
             self.order.iter().copied().filter(|&member| !self.asked[member]).collect();
         if !not_asked.is_empty() {
@@ -456,6 +487,9 @@ impl<'a> Round<'a> {
         };
         status.refused_by = self.order.iter().copied().filter(refuses).collect();
         if is_contended {
+            if self.claim.queues() {
+                self.inner.contended.insert(&self.claim.name);
+            }
             status.refusals += 1;
             status.took = answered_at.saturating_since(self.began);
             let age = expires_in.and_then(|expires_in| self.claim.ttl.checked_sub(expires_in));
@@ -524,20 +558,48 @@ impl<'a> Round<'a> {
     /// Withdraws the votes. Returns true if no member can have anything left.
     async fn withdraw(&mut self, is_contended: bool) -> bool {
         let waits = is_contended && self.claim.queues();
+        let keeps = waits && self.keeps_first_vote();
         // By then core has asked again, or a late attempt has arrived and expired.
         let end = Moment::now() + (self.claim.ttl + self.inner.settings.member_timeout) * 2;
         self.inner.registry.retain(self.quorum_claim, end);
         // This includes members with an attempt in flight that was abandoned.
-        let may_be_there = |&member: &usize| !self.is_against(member);
+        let kept = keeps.then_some(self.first);
+        let may_be_there = |&member: &usize| !self.is_against(member) && Some(member) != kept;
         let left = (0..self.ballots.len()).filter(may_be_there);
         let is_last = is_contended && !waits;
         let is_clean =
             self.inner.withdraw_votes(self.quorum_claim, self.claim, left.collect(), is_last).await;
+        // A refused claim may be queued.
+        let is_clean = is_clean && (waits || self.quorum_claim.status().queued_at.is_none());
         // Otherwise core releases it.
         if !waits && (is_clean || is_contended) {
-            self.inner.registry.stop_retaining(self.quorum_claim);
+            self.inner.forget(self.quorum_claim);
         }
         is_clean
+    }
+
+    /// Returns true if the claim keeps the vote of the first member, whose queue has sent it: it is
+    /// the next one. Otherwise each waiter is granted that vote in turn, and refused by the others.
+    ///
+    /// If the others refuse it for long, the lock is held without that vote, and its holder has to
+    /// regain it. Nor does the vote of a member do any good that is not counted.
+    fn keeps_first_vote(&self) -> bool {
+        let mut status = self.quorum_claim.status();
+        let since = status.kept_since.take().unwrap_or_else(Moment::now);
+        if !self.first_has_queue() {
+            return false;
+        }
+        match &self.ballots[self.first] {
+            Some(Ballot::For(_, None)) if !(since + LONGEST_HAND_OVER).has_passed() => {
+                (status.kept_since, status.queued_at) = (Some(since), Some(self.first));
+                true
+            }
+            Some(Ballot::For(..)) => {
+                self.inner.blocked.insert(&self.claim.name);
+                false
+            }
+            _ => false,
+        }
     }
 
     fn is_against(&self, member: usize) -> bool {
@@ -545,9 +607,14 @@ impl<'a> Round<'a> {
     }
 }
 
+/// Returns when more members are asked, if those that are asked now do not answer by then.
+fn hedge_at(inner: &Inner) -> Option<Moment> {
+    inner.usual_round().map(|usual| Moment::now() + (usual * HEDGE_FACTOR).max(GRACE))
+}
+
 /// Returns the token that the members' tokens have to exceed: the same for all, so that all give
 /// the same token.
-fn required_min_token(
+pub(crate) fn required_min_token(
     inner: &Inner,
     quorum_claim: &QuorumClaim,
     claim: &Claim,
@@ -560,8 +627,12 @@ fn required_min_token(
         // The same acquisition has the same token.
         return just_below(token);
     }
-    let clock = u64::try_from((wall() + HEADROOM).as_micros()).ok();
-    claim.min_token.max(clock.and_then(FencingToken::from_backend))
+    let micros = |time: Duration| u64::try_from(time.as_micros()).ok();
+    let token = |time| micros(time).and_then(FencingToken::from_backend);
+    // The other members have this token too, if it is ahead of their clocks.
+    let handed_over = quorum_claim.status().handed_over.and_then(just_below);
+    let is_ahead = handed_over > claim.min_token.max(token(wall()));
+    if is_ahead { handed_over } else { claim.min_token.max(token(wall() + HEADROOM)) }
 }
 
 /// Returns the token that members are asked to store after `targets` others that were not enough.

@@ -276,6 +276,35 @@ async fn a_waiter_sends_no_request_while_the_lock_is_held() {
     served.expect("it is told at once, and not when the lease ends").unwrap().unwrap();
 }
 
+/// A waiter whose connection was lost asks for its place again. It has one entry, not two.
+#[tokio::test]
+async fn a_waiter_has_one_queue_entry() {
+    let nodes = Nodes::start(3);
+    let (ours, theirs) = (nodes.locks().await, nodes.locks().await);
+    let guard = ours.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
+    nodes.until("all have it", SLACK, |nodes| (0..3).all(|node| nodes.has(node, "n"))).await;
+    let waiting = tokio::spawn(async move { pair(&theirs).await });
+    let all = |nodes: &Nodes, command: &[&str]| -> Vec<String> {
+        nodes.0.iter().map(|(node, _)| node.command(command).text()).collect()
+    };
+    let queued = |nodes: &Nodes| all(nodes, &["ZRANGE", "{n}%queue", "0", "-1"]).concat();
+    // Its score has digits of the process's connection.
+    let processes =
+        |nodes: &Nodes| all(nodes, &["ZRANGE", "{n}%procs", "0", "-1", "WITHSCORES"]).concat();
+    nodes.until("it is queued", SLACK, |nodes| !queued(nodes).is_empty()).await;
+    let entry = queued(&nodes);
+    for _ in 0..3 {
+        let before = processes(&nodes);
+        all(&nodes, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        nodes.until("it asks again", SLACK, |nodes| processes(nodes) != before).await;
+        assert_eq!(queued(&nodes), entry);
+    }
+    guard.release().await.unwrap();
+    let served = tokio::time::timeout(SLACK, waiting).await;
+    served.expect("it is served at once").unwrap().unwrap();
+    nodes.until("nothing is left", SLACK, |nodes| queued(nodes).is_empty()).await;
+}
+
 /// Runs as many clients as there are processes, all at once.
 #[tokio::test]
 async fn many_contenders_are_all_served() {

@@ -164,6 +164,31 @@ async fn a_member_that_is_a_little_late_is_not_contention() {
     }
 }
 
+/// Covers a member that hangs, and another one with the vote of another claim. So the fifth member
+/// is asked long after the others have answered.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_is_asked_late_has_time_to_answer() {
+    let orders = (0..5).flat_map(|hung| (0..5).map(move |held| (hung, held)));
+    for (hung, held) in orders.filter(|(hung, held)| hung != held) {
+        let members: Vec<_> = (0..5).map(|_| Memory::new()).collect();
+        granted(members[held].try_acquire(&claim()).await);
+        let far = |(nth, member): (usize, &Memory)| {
+            FaultInjector::new(Arc::new(member.clone()), move |call| match call.verb {
+                Verb::TryAcquire if nth == hung => Injection::Hang,
+                _ => Injection::DelayReply(Duration::from_millis(1)),
+            })
+        };
+        let builder = members.iter().enumerate().map(far);
+        let builder = builder.fold(Quorum::builder(), QuorumBuilder::member);
+        let quorum = builder.members_remember().build().await.unwrap();
+        let mut claim = claim();
+        claim.name = LockName::new("other").unwrap();
+        // From then on only as many members are asked as are needed.
+        win(&quorum, &mut claim).await;
+        granted(quorum.try_acquire(&self::claim()).await);
+    }
+}
+
 /// Finds contention as soon as one member refuses and one is late: without a majority, the answer
 /// of the late one does not matter.
 #[tokio::test(start_paused = true)]

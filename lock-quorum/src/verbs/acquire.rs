@@ -38,6 +38,10 @@ impl Inner {
         min_token: Option<FencingToken>,
         confirmation: Confirmation,
     ) -> Ballot {
+        if record.may_be_released_until().is_some() {
+            let why = "an earlier release is not answered, and may still arrive";
+            return Ballot::Failed(Fault::not_applied(FaultKind::TimedOut, why));
+        }
         let asked = record.claim(claim, min_token);
         let before = (record.asked, record.may_arrive_late);
         let limit = self.settings.member_timeout.min(claim.ttl);
@@ -57,15 +61,20 @@ impl Inner {
                 let confirmation =
                     if restarted.is_some() { Confirmation::Unconfirmed } else { confirmation };
                 // A vote that is confirmed keeps its confirmation.
-                let vote = match record.vote_of(&origin) {
+                let mut vote = match record.vote_of(&origin) {
                     Some(vote) if vote.token == grant.token => vote.renewed(&grant, origin),
                     _ => Vote::of(&grant, origin, confirmation),
                 };
+                if confirmation == Confirmation::Confirmed {
+                    vote.confirmation = confirmation;
+                }
                 record.vote = Some(vote.clone());
                 Ballot::For(vote, restarted)
             }
             Ok((Attempt::Contended { expires_in }, origin)) => {
-                *record = MemberRecord { asked: before.1, may_arrive_late: before.1, vote: None };
+                // A queue entry has to be released, too.
+                record.asked = before.1 || asked.queues();
+                (record.may_arrive_late, record.vote) = (before.1, None);
                 Ballot::Against { expires_in, origin }
             }
             Err(fault) => {

@@ -94,7 +94,7 @@ impl Inner {
     }
 
     /// Returns all answers or faults, in the order of the members.
-    async fn ask_all<T, F>(
+    pub(crate) async fn ask_all<T, F>(
         self: &Arc<Self>,
         verb: impl Fn(Arc<dyn Backend>) -> F + Clone + Send + Sync + 'static,
     ) -> Vec<Result<T, Fault>>

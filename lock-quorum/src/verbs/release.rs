@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Fault, FaultKind, Release, ReleaseMode};
+use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::{Moment, sleep_between, sleep_until};
 use tokio::time::timeout;
 
@@ -80,11 +80,22 @@ impl Inner {
         if answer == Release::NotHeld && has_expired {
             return Err(Fault::unknown(FaultKind::Unavailable, EXPIRED_DURING_RELEASE));
         }
-        self.registry.stop_retaining(&quorum_claim);
         // The next holder finds the lock free at all members, even if this process exits now.
         calls_of_release.await_grace().await;
+        self.forget(&quorum_claim);
         calls_of_release.finish_in_background(&quorum_claim, claim, how);
         Ok(answer)
+    }
+
+    /// Forgets a claim that is not held, once no unanswered release can arrive any more. Until then
+    /// the claim may be attempted again.
+    pub(crate) fn forget(&self, quorum_claim: &Arc<QuorumClaim>) {
+        if quorum_claim.may_be_released() {
+            let end = Moment::now() + self.settings.member_timeout * 2;
+            self.registry.retain(quorum_claim, end);
+        } else {
+            self.registry.stop_retaining(quorum_claim);
+        }
     }
 
     /// Releases votes that make no majority. Returns true if no member can have anything left. With
@@ -96,6 +107,7 @@ impl Inner {
         members: Vec<usize>,
         last: bool,
     ) -> bool {
+        quorum_claim.status().released |= last;
         if members.is_empty() {
             return true;
         }
@@ -122,29 +134,87 @@ impl Inner {
         began: Moment,
     ) -> Answer {
         let mut record = quorum_claim.records[member].lock().await;
-        if quorum_claim.has_nothing_to_release(&record, how) {
+        self.release_record(quorum_claim, &mut record, member, claim, how, began).await
+    }
+
+    /// Leaves the queue of the member whose vote a granted claim did not need, in the background.
+    /// At the head of that queue, it would delay the others.
+    pub(crate) fn leave_queue(self: &Arc<Self>, quorum_claim: &Arc<QuorumClaim>, claim: &Claim) {
+        let (queued_at, token) = {
+            let mut status = quorum_claim.status();
+            (status.queued_at.take(), status.token)
+        };
+        let Some(member) = queued_at else { return };
+        if let Ok(mut record) = quorum_claim.records[member].try_lock()
+            && record.vote.as_ref().is_some_and(|vote| vote.token >= token)
+        {
+            record.queue_entry = None;
+            return;
+        }
+        let (inner, quorum_claim) = (Arc::clone(self), Arc::clone(quorum_claim));
+        let claim = claim.clone();
+        tokio::spawn(async move {
+            let mut record = quorum_claim.records[member].lock().await;
+            if !quorum_claim.status().released {
+                inner.leave_queue_with(&quorum_claim, &mut record, member, &claim).await;
+            }
+        });
+    }
+
+    /// Leaves the queue without the lock, and gives the first member's vote back, if the claim has
+    /// kept it. Goes on in the background.
+    pub(crate) fn stop_queueing(self: &Arc<Self>, quorum_claim: &Arc<QuorumClaim>, claim: &Claim) {
+        let Some(member) = quorum_claim.status().queued_at.take() else { return };
+        let (inner, quorum_claim) = (Arc::clone(self), Arc::clone(quorum_claim));
+        let claim = claim.clone();
+        let mut calls = Calls::new(drop);
+        // It begins at once: a later attempt comes after it.
+        calls.begin(member, async move {
+            if let Ok(mut record) = quorum_claim.records[member].try_lock()
+                && inner.send_release(&mut record, member, &claim, None).await.is_ok()
+            {
+                (record.vote, record.queue_entry) = (None, None);
+            } else {
+                quorum_claim.status().queued_at = Some(member);
+            }
+        });
+    }
+
+    /// Leaves the queue of a member, and releases a vote with a lower token than the grant's.
+    /// Returns false if an entry may be left.
+    pub(crate) async fn leave_queue_with(
+        &self,
+        quorum_claim: &QuorumClaim,
+        record: &mut MemberRecord,
+        member: usize,
+        claim: &Claim,
+    ) -> bool {
+        let token = quorum_claim.status().token;
+        let is_low = record.vote.as_ref().is_none_or(|vote| vote.token < token);
+        if is_low {
+            // Any answer will do: the claim may have been granted the vote meanwhile.
+            if self.send_release(record, member, claim, None).await.is_err() {
+                return false;
+            }
+            record.vote = None;
+        }
+        record.queue_entry = None;
+        true
+    }
+
+    async fn release_record(
+        &self,
+        quorum_claim: &QuorumClaim,
+        record: &mut MemberRecord,
+        member: usize,
+        claim: &Claim,
+        how: Option<ReleaseMode>,
+        began: Moment,
+    ) -> Answer {
+        if quorum_claim.has_nothing_to_release(record, how) {
             return Ok((Release::NotHeld, None));
         }
-        let may_arrive_late =
-            how.is_some_and(|how| how.expects_late_attempt() || record.may_arrive_late);
-        let mut let_go = how.unwrap_or_default();
-        let_go.late_attempt = may_arrive_late.into();
-        let asked = record.claim(claim, None);
-        let limit = self.settings.member_timeout;
-        let verb = async {
-            let connection = self.connection(member, limit).await?;
-            let answer = connection.backend.release(&asked, let_go).await?;
-            Ok((answer, connection.origin().await?))
-        };
-        let (answer, origin) = match bounded(limit, verb).await {
-            Ok(answer) => answer,
-            Err(fault) => {
-                record.asked = true;
-                return Err(fault);
-            }
-        };
-        let may_still_arrive = record.may_arrive_late && !may_arrive_late;
-        (record.asked, record.may_arrive_late) = (may_still_arrive, may_still_arrive);
+        let (answer, origin) = self.send_release(record, member, claim, how).await?;
         let vote = record.vote_of(&origin).cloned();
         record.vote = None;
         match answer {
@@ -157,6 +227,47 @@ impl Inner {
             _ => {}
         }
         Ok((answer, Some(origin)))
+    }
+
+    /// Asks a member to release the claim, and stores in its record what may still happen there.
+    async fn send_release(
+        &self,
+        record: &mut MemberRecord,
+        member: usize,
+        claim: &Claim,
+        how: Option<ReleaseMode>,
+    ) -> Result<(Release, Origin), Fault> {
+        // Nothing was sent there since. Another release would only prolong the wait.
+        if how.is_none() && record.may_be_released_until().is_some() && !record.may_arrive_late {
+            let why = "an earlier release is not answered, and may still arrive";
+            return Err(Fault::not_applied(FaultKind::TimedOut, why));
+        }
+        let may_arrive_late =
+            how.is_some_and(|how| how.expects_late_attempt() || record.may_arrive_late);
+        let mut let_go = how.unwrap_or_default();
+        let_go.late_attempt = may_arrive_late.into();
+        let asked = record.claim(claim, None);
+        let limit = self.settings.member_timeout;
+        let arrives_by = record.release_arrives_by;
+        let verb = async {
+            let connection = self.connection(member, limit).await?;
+            // This holds until there is an answer, and if the call is abandoned.
+            record.release_arrives_by = Some(Moment::now() + limit * 2);
+            let answer = connection.backend.release(&asked, let_go).await?;
+            Ok((answer, connection.origin().await?))
+        };
+        let answer = bounded(limit, verb).await;
+        let may_still_arrive = record.may_arrive_late && !may_arrive_late;
+        record.release_arrives_by = match &answer {
+            // It arrives within the bound of a call, or never.
+            Err(fault) if fault.effect() == Effect::Unknown => Some(Moment::now() + limit),
+            _ => arrives_by,
+        };
+        (record.asked, record.may_arrive_late) = match answer.is_ok() {
+            true => (may_still_arrive, may_still_arrive),
+            false => (true, record.may_arrive_late),
+        };
+        answer
     }
 }
 
@@ -173,6 +284,13 @@ impl QuorumClaim {
         self.records
             .iter()
             .any(|record| record.try_lock().map_or(true, |record| record.may_arrive_late))
+    }
+
+    /// Returns true if a release is in flight or may arrive late.
+    fn may_be_released(&self) -> bool {
+        self.records.iter().any(|record| {
+            record.try_lock().map_or(true, |record| record.may_be_released_until().is_some())
+        })
     }
 
     /// Returns true if the released vote is not one of the majority that granted the lock. An
@@ -347,7 +465,15 @@ impl ReleaseRetry {
             how.late_attempt = self.may_arrive_late.into();
             let Self { inner, quorum_claim, claim, .. } = &self;
             let began = Moment::now();
-            if inner.release_at(quorum_claim, member, claim, Some(how), began).await.is_ok() {
+            let mut record = quorum_claim.records[member].lock().await;
+            // The claim may have been attempted again.
+            if !quorum_claim.status().released {
+                return;
+            }
+            let how = Some(how);
+            let answer =
+                inner.release_record(quorum_claim, &mut record, member, claim, how, began).await;
+            if answer.is_ok() {
                 return;
             }
         }

@@ -61,11 +61,12 @@ impl Inner {
         let mut records = Vec::new();
         for (nth, quorum_claim) in quorum_claims.iter().enumerate() {
             // Another verb of the claim is in flight there.
-            let Ok(record) = quorum_claim.records[member].try_lock() else {
+            let Ok(mut record) = quorum_claim.records[member].try_lock() else {
                 let why = "an earlier call is not answered yet";
                 renewals[nth] = MemberRenewal::Failed(Fault::not_applied(FaultKind::TimedOut, why));
                 continue;
             };
+            record.doubt_vote();
             if record.vote.is_some()
                 || record.may_arrive_late
                 || quorum_claim.is_unknown(&claims[nth])
@@ -151,6 +152,12 @@ impl Inner {
         if record.vote.is_some() || quorum_claim.status().released {
             return;
         }
+        // A vote for a queue entry would have the token of another time.
+        if record.queue_entry.is_some()
+            && !self.leave_queue_with(quorum_claim, &mut record, member, claim).await
+        {
+            return;
+        }
         let min_token = token.filter(|_| self.has_tokens()).and_then(just_below);
         let ballot = self.attempt(member, &mut record, claim, min_token, confirmation).await;
         drop(ballot);
@@ -174,7 +181,13 @@ impl MemberRecord {
                     None if is_unknown => Vote::of(&grant, origin, Confirmation::Confirmed),
                     // Another token is another grant: the vote was lost, and a late attempt was
                     // granted.
-                    _ => Vote::of(&grant, origin, Confirmation::Unconfirmed),
+                    _ => {
+                        let mut vote = Vote::of(&grant, origin, Confirmation::Unconfirmed);
+                        // A release may end it until then.
+                        let end = self.release_arrives_by.unwrap_or(vote.known_since);
+                        vote.known_since = vote.known_since.max(end);
+                        vote
+                    }
                 };
                 self.asked = true;
                 self.vote = Some(vote.clone());
