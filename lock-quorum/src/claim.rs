@@ -206,7 +206,14 @@ impl MemberRecord {
 
     /// Doubts the vote, if an earlier release may still end it: then it replaces no other one.
     pub(crate) fn doubt_vote(&mut self) {
-        if let (Some(end), Some(vote)) = (self.may_be_released_until(), &mut self.vote) {
+        if let Some(end) = self.may_be_released_until() {
+            self.doubt_vote_until(end);
+        }
+    }
+
+    /// Doubts the vote, which a release may end until then.
+    pub(crate) fn doubt_vote_until(&mut self, end: Moment) {
+        if let Some(vote) = &mut self.vote {
             (vote.confirmation, vote.known_since) = (Confirmation::Unconfirmed, end);
         }
     }

@@ -9,7 +9,7 @@ use lock_core::backend::{
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
-use lock_core::{LockName, Locker, Memory, OwnerId};
+use lock_core::{FencingToken, LockName, Locker, Memory, OwnerId};
 use lock_quorum::{Quorum, QuorumBuilder};
 use tokio::time::timeout;
 
@@ -460,6 +460,47 @@ async fn a_waiter_does_not_poll_a_member_without_the_vote() {
     assert!(timeout(TTL / 4, lock.acquire()).await.is_err());
     let requests = requests.load(Ordering::SeqCst);
     assert!(requests <= 15, "{requests} requests");
+}
+
+/// The vote from the queue has an old token, and the member refuses the new one. The claim leaves
+/// that queue, and renews meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_is_given_back_confirms_no_renewal() {
+    let members = Members::new().await;
+    let [first, second, third] = [0, 1, 2].map(|nth| (members.first + nth) % 3);
+    let (handed_over, asked) = (Arc::new(AtomicBool::new(false)), AtomicU64::new(0));
+    let fails = Arc::clone(&handed_over);
+    let asked = Arc::new(asked);
+    let ours = members.client().await;
+    let theirs = quorum(&members.memories, move |nth, verb| match (nth, verb) {
+        _ if !fails.load(Ordering::SeqCst) => Injection::None,
+        (nth, Verb::TryAcquire) if nth == first && asked.fetch_add(1, Ordering::SeqCst) > 0 => {
+            Injection::Refuse(FaultKind::Unavailable)
+        }
+        (nth, Verb::Renew) if nth == third => Injection::Refuse(FaultKind::Unavailable),
+        _ => Injection::None,
+    });
+    let theirs = theirs.await;
+    let held = win(&ours, claim()).await;
+    let (waiter, woken) = waiting(&theirs).await;
+    let token = members.memories[second].inspect(&name()).await.unwrap().holders[0].token;
+    let ahead = token.expect("a holder has one").backend_number() + 5 * 3600 * 1_000_000;
+    for memory in [second, third].map(|nth| &members.memories[nth]) {
+        memory.evict(&name());
+        let mut later = claim();
+        later.min_token = FencingToken::from_backend(ahead);
+        let later = win_at(memory, later).await;
+        memory.release(&later, ReleaseMode::now()).await.unwrap();
+    }
+    ours.release(&held, ReleaseMode::now()).await.unwrap();
+    woken.await.unwrap();
+    handed_over.store(true, Ordering::SeqCst);
+    let waiter = win(&theirs, waiter).await;
+    let answer = theirs.renew(&[&waiter]).await.pop().expect("one answer for one claim");
+    sleep(AT_ONCE).await;
+    if matches!(answer, Ok(Renewal::Held(_))) {
+        assert_eq!(holder(&members.memories[first]).await, Some(waiter.owner), "{answer:?}");
+    }
 }
 
 /// Each client finds other members slow, and so asks them in another order.

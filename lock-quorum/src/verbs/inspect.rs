@@ -1,6 +1,7 @@
 //! Inspection, and breaking by force.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, MemberState};
 use lock_core::{LockName, OwnerId};
@@ -21,7 +22,7 @@ impl Inner {
             let name = name.clone();
             async move { backend.inspect(&name).await }
         };
-        let seen = self.ask_all(verb).await;
+        let seen = self.ask_all(self.settings.member_timeout, verb).await;
         let states: Vec<_> = seen.iter().filter_map(|seen| seen.as_ref().ok()).collect();
         let holders = states.iter().flat_map(|state| &state.holders);
         let mut found: Option<Vec<&Holder>> = None;
@@ -75,7 +76,7 @@ impl Inner {
             let name = name.clone();
             async move { backend.break_lock(&name, &expected).await }
         };
-        let answers = self.ask_all(end).await;
+        let answers = self.ask_all(self.settings.member_timeout, end).await;
         let ended = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
         let was_not_there = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
         if ended >= self.majority {
@@ -93,16 +94,16 @@ impl Inner {
         Err(no_majority(self, faults.collect(), false))
     }
 
-    /// Returns all answers or faults, in the order of the members.
+    /// Returns all answers within the limit, or faults, in the order of the members.
     pub(crate) async fn ask_all<T, F>(
         self: &Arc<Self>,
+        limit: Duration,
         verb: impl Fn(Arc<dyn Backend>) -> F + Clone + Send + Sync + 'static,
     ) -> Vec<Result<T, Fault>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Fault>> + Send,
     {
-        let limit = self.settings.member_timeout;
         let mut calls = Calls::new(Err);
         for member in 0..self.members.len() {
             let (inner, verb) = (Arc::clone(self), verb.clone());

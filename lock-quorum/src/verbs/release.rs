@@ -145,11 +145,13 @@ impl Inner {
             (status.queued_at.take(), status.token)
         };
         let Some(member) = queued_at else { return };
-        if let Ok(mut record) = quorum_claim.records[member].try_lock()
-            && record.vote.as_ref().is_some_and(|vote| vote.token >= token)
-        {
-            record.queue_entry = None;
-            return;
+        if let Ok(mut record) = quorum_claim.records[member].try_lock() {
+            if record.vote.as_ref().is_some_and(|vote| vote.token >= token) {
+                record.queue_entry = None;
+                return;
+            }
+            // A renewal may begin before the release.
+            record.doubt_vote_until(Moment::now() + self.settings.member_timeout * 2);
         }
         let (inner, quorum_claim) = (Arc::clone(self), Arc::clone(quorum_claim));
         let claim = claim.clone();

@@ -20,7 +20,6 @@ use lock_core::clock::{Moment, sleep, sleep_between, sleep_until};
 use tokio::time::timeout;
 
 use crate::ballot::Ballot;
-use crate::calls::Calls;
 use crate::claim::{Confirmation, QuorumClaim};
 use crate::quorum::Inner;
 use crate::round::{LONGEST_HAND_OVER, required_min_token};
@@ -194,16 +193,13 @@ impl Inner {
 
     /// Returns the holder at each member that answers soon.
     async fn holders(self: &Arc<Self>, claim: &Claim) -> Vec<Option<SeenHolder>> {
-        let mut calls = Calls::new(Err);
-        for member in 0..self.members.len() {
-            let (inner, claim) = (Arc::clone(self), claim.clone());
-            calls.begin(member, async move { inner.holder_at(member, &claim).await });
-        }
-        let mut holders = vec![None; self.members.len()];
-        while let Some((member, holder)) = calls.next().await {
-            holders[member] = holder.ok();
-        }
-        holders
+        let name = claim.name.clone();
+        let states =
+            self.ask_all(LONGEST_PATIENCE.min(self.settings.member_timeout), move |backend| {
+                let name = name.clone();
+                async move { backend.inspect(&name).await }
+            });
+        states.await.iter().map(|state| state.as_ref().ok().map(holder_of)).collect()
     }
 
     /// Queues the claim at a member, unless it has. Returns the claim as the member knows it, or
