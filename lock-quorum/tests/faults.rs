@@ -287,17 +287,28 @@ async fn a_waiter_has_one_queue_entry() {
     let all = |nodes: &Nodes, command: &[&str]| -> Vec<String> {
         nodes.0.iter().map(|(node, _)| node.command(command).text()).collect()
     };
-    let queued = |nodes: &Nodes| all(nodes, &["ZRANGE", "{n}%queue", "0", "-1"]).concat();
+    let queued = |nodes: &Nodes| -> Vec<String> {
+        let entries = all(nodes, &["ZRANGE", "{n}%queue", "0", "-1"]);
+        entries.iter().flat_map(|entries| entries.lines().map(str::to_owned)).collect()
+    };
     // Its score has digits of the process's connection.
     let processes =
         |nodes: &Nodes| all(nodes, &["ZRANGE", "{n}%procs", "0", "-1", "WITHSCORES"]).concat();
     nodes.until("it is queued", SLACK, |nodes| !queued(nodes).is_empty()).await;
-    let entry = queued(&nodes);
     for _ in 0..3 {
         let before = processes(&nodes);
-        all(&nodes, &["CLIENT", "KILL", "TYPE", "pubsub"]);
-        nodes.until("it asks again", SLACK, |nodes| processes(nodes) != before).await;
-        assert_eq!(queued(&nodes), entry);
+        // An attempt removes the entry of a process that has lost its connection, and the next one
+        // adds it again. A client that finds the member slow, on a busy machine, does not.
+        nodes
+            .until("it is queued again", LONG / 2, |nodes| {
+                if processes(nodes) == before || queued(nodes).is_empty() {
+                    all(nodes, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+                }
+                let entries = queued(nodes);
+                assert!(entries.len() <= 1, "{entries:?}");
+                processes(nodes) != before && entries.len() == 1
+            })
+            .await;
     }
     guard.release().await.unwrap();
     let served = tokio::time::timeout(SLACK, waiting).await;
