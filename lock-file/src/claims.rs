@@ -184,6 +184,11 @@ impl WaitState {
         self.seen = Some(record);
         is_unchanged
     }
+
+    /// Returns true if the record is the one of the last poll, or none was read.
+    pub(crate) fn is_still(&self, record: &Record) -> bool {
+        self.seen.as_ref().is_none_or(|seen| seen == record)
+    }
 }
 
 /// A wait state in use. When dropped with a queue entry, it returns to the table.

@@ -43,6 +43,9 @@ pub(crate) enum Fairness {
     Queued,
     /// Takes a free lock.
     Barging,
+    /// Takes a free lock whose record is still the one of the last poll. A holder that has released
+    /// it since then left it to the head.
+    Overtaking,
 }
 
 impl FileLocks {
@@ -115,6 +118,10 @@ impl FileLocks {
                 FileState::Contended(expires_in) => return Ok(Attempt::Contended { expires_in }),
                 FileState::Replaced => continue,
             };
+            if fairness == Fairness::Overtaking && !state.is_still(&record) {
+                // To close the file wakes the head, which it may have kept from the lock.
+                return Ok(Attempt::Contended { expires_in: Some(state.shortest_pause()) });
+            }
             let mine = self.live_lease(&record).is_some();
             let file = self.assign_token(file, &mut record, mine, min_token).await?;
             self.write_holder(&mut record, claim, process);

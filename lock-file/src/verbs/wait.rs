@@ -54,7 +54,9 @@ impl FileLocks {
             };
             if polls {
                 state.polled();
-                match self.attempt(claim, state, Fairness::Barging).await? {
+                let fairness =
+                    if ahead.is_none() { Fairness::Barging } else { Fairness::Overtaking };
+                match self.attempt(claim, state, fairness).await? {
                     Attempt::Acquired(grant) => {
                         self.settle(claim, &mut waiting);
                         self.inner.claims.begin_turn(&claim.name);

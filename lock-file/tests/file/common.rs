@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use lock_core::backend::{Attempt, Backend, Claim, Grant};
-use lock_core::clock::{Moment, sleep};
+use lock_core::clock::{Moment, sleep, wall};
 use lock_core::{FencingToken, LockGuard, LockName, Locker, OwnerId};
 use lock_file::FileLocks;
 use tempfile::TempDir;
@@ -183,11 +183,53 @@ pub(crate) fn run_if_child(job: impl AsyncFnOnce(&str, &[&str])) {
 /// Runs the job of most children: `hold <directory> <name>`, until the parent's signal.
 pub(crate) async fn hold(args: &[&str]) {
     let [dir, name] = args else { panic!("hold <directory> <name>") };
-    let locks = locker(Path::new(dir));
-    let guard = acquire(&locks, name).await;
+    hold_until_told(&locker(Path::new(dir)), name).await;
+}
+
+pub(crate) async fn hold_until_told(locks: &Locker, name: &str) {
+    let guard = acquire(locks, name).await;
+    let granted = wall();
     say(guard.fencing_token().unwrap());
     listen();
+    release(guard, granted).await;
+}
+
+/// Releases, and reports the hold for [`assert_served_in_order`].
+pub(crate) async fn release(guard: LockGuard, granted: Duration) {
+    let (token, released) = (guard.fencing_token().unwrap(), wall());
     guard.release().await.unwrap();
+    say(format!("{token} {} {}", granted.as_micros(), released.as_micros()));
+}
+
+/// Tells waiting processes to go on, and asserts that they got the lock, which is free since
+/// `free_since` by the wall clock, in this order. One that leaves it free for a tenth of a second,
+/// on a busy machine, may be overtaken. So none of them waits to be told while it holds the lock.
+pub(crate) fn assert_served_in_order(mut children: Vec<Process>, free_since: Duration) {
+    const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
+    children.iter_mut().for_each(|child| child.tell("go on"));
+    let mut holds = Vec::new();
+    for (place, mut child) in children.into_iter().enumerate() {
+        for line in child.rest() {
+            let words: Vec<_> = line.split(' ').collect();
+            let [of, granted, released] = words[..] else { continue };
+            let time = |text: &str| Duration::from_micros(text.parse().unwrap());
+            holds.push((token(of), place, time(granted), time(released)));
+        }
+        assert!(child.child.wait().unwrap().success());
+    }
+    let mut waiting: Vec<_> = holds.iter().map(|(_, place, ..)| *place).collect();
+    holds.sort_unstable();
+    let mut free_since = free_since;
+    for (token, place, granted, released) in &holds {
+        let position = waiting.iter().position(|it| it == place).unwrap();
+        let was_free = granted.saturating_sub(free_since);
+        let is_in_order = position == 0 || was_free >= SHORTEST_PAUSE;
+        assert!(is_in_order, "{token} of {holds:?} overtakes after {was_free:?}");
+        waiting.remove(position);
+        free_since = *released;
+    }
+    assert!(!holds.is_empty() && waiting.is_empty());
 }
 
 pub(crate) fn name(text: &str) -> LockName {

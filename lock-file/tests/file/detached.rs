@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{
-    Process, acquire, attempt, claim, hold, is_free, locker, name, on_disk, path_text,
+    DEADLINE, Process, acquire, attempt, claim, hold, is_free, locker, name, on_disk, path_text,
     run_if_child, say, scratch, token, until,
 };
 use lock_core::backend::{Backend, HoldKind, Release, ReleaseMode, Renewal};
@@ -15,6 +15,7 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::{Detached, ErrorKind, FencingToken, LockGuard, Locker, Loss};
 use lock_file::FileLocks;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_millis(300);
@@ -274,7 +275,10 @@ async fn a_break_that_is_late_never_ends_a_newer_hold() {
                     send.send(*guard.owner()).unwrap();
                     // Before, in the middle of and after the break.
                     match round % 3 {
-                        0 => drop(guard.lost().await),
+                        0 => {
+                            let lost = timeout(DEADLINE, guard.lost()).await;
+                            lost.expect("it is told that its lock was broken");
+                        }
                         _ => sleep(Duration::from_micros(50) * round).await,
                     }
                     drop(guard.release().await);

@@ -181,7 +181,7 @@ fn a_network_behind_fuse_is_refused_by_its_name() {
     for (kind, refused) in [("fuse.sshfs", true), ("fuse.of-my-own", false)] {
         let scratch = scratch();
         let mount = format!(
-            "exec 3<>/dev/fuse; mount -i -t {kind} -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$DIR\"; {key}='{job}' timeout 60 {} <&3 >/dev/null 3>&- &",
+            "exec 3<>/dev/fuse; mount -i -t {kind} -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$DIR\"; {key}='{job}' timeout 60 {} <&3 >/dev/null 3>&- & exec 3>&-",
             words.join(" ")
         );
         let said = behind(&mount, "at", scratch.path());

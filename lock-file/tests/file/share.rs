@@ -12,8 +12,10 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use crate::common::{
-    Process, files_in, is_free, listen, path_text, run_if_child, say, scratch, token, until,
+    Process, assert_served_in_order, files_in, hold_until_told, is_free, listen, path_text,
+    run_if_child, say, scratch, token, until,
 };
+use lock_core::clock::wall;
 use lock_core::{Error, ErrorKind, FencingToken, Locker, Reach, Requirements};
 use lock_file::FileLocks;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -45,10 +47,7 @@ fn child() {
         }
         "wait" => {
             let locks = Locker::new(FileLocks::shared_with_group(args[0]).unwrap());
-            let guard = locks.lock("n").unwrap().acquire().await.unwrap();
-            say(guard.fencing_token().unwrap());
-            listen();
-            guard.release().await.unwrap();
+            hold_until_told(&locks, "n").await;
         }
         "break" => {
             let locks = Locker::new(FileLocks::shared_with_group(args[0]).unwrap());
@@ -326,14 +325,9 @@ async fn users_of_a_group_queue_and_count_each_other() {
     // Killed between two users.
     children.remove(1).kill();
     until("two are left", async || waiting().await == 2).await;
+    let released = wall();
     guard.release().await.unwrap();
-    let mut last = None;
-    for mut child in children {
-        let theirs = token(&child.hear());
-        assert!(Some(theirs) > last, "in the order in which they came");
-        last = Some(theirs);
-        child.finish();
-    }
+    assert_served_in_order(children, released);
     assert_eq!(waiting().await, 0);
 }
 

@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    Process, acquire, hold, is_free, locker, name, path_text, run_if_child, say, scratch, token,
-    until,
+    Process, acquire, assert_served_in_order, hold, is_free, locker, name, path_text, run_if_child,
+    say, scratch, until,
 };
-use lock_core::clock::sleep;
+use lock_core::clock::{sleep, wall};
 use lock_core::{Locker, Wakeup};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -82,14 +82,9 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
     children.remove(0).kill();
     children.remove(1).kill();
     until("two are left", async || waiting(&locks).await == 2).await;
+    let released = wall();
     guard.release().await.unwrap();
-    let mut last = None;
-    for mut child in children {
-        let theirs = token(&child.hear());
-        assert!(Some(theirs) > last);
-        last = Some(theirs);
-        child.finish();
-    }
+    assert_served_in_order(children, released);
     assert_eq!(waiting(&locks).await, 0);
     assert_eq!(
         crate::common::files_in(dir.path()),

@@ -76,10 +76,20 @@ pub(crate) fn print(outcomes: &[Outcome], took: Duration) {
         println!("\nFAILED: {}", outcome.name);
         let failed = |line: &&str| line.starts_with("test ") && line.contains("FAILED");
         outcome.text.lines().filter(failed).for_each(|line| println!("    {line}"));
+        hung_tests(&outcome.text).for_each(|name| println!("    test {name} did not end"));
     }
     let [passed, failed, ignored] = sum.0;
     println!("\ntested in {} s", took.as_secs());
     println!("{passed} passed, {failed} failed, {ignored} not promised");
+}
+
+/// Returns the tests of an ended program that have no result: it was ended while they ran. libtest
+/// names a test that runs for over a minute.
+fn hung_tests(text: &str) -> impl Iterator<Item = &str> {
+    let is_long = |line: &&str| line.contains(" has been running for over ");
+    let long = text.lines().filter(is_long);
+    let names = long.filter_map(|line| line.strip_prefix("test ")?.split(' ').next());
+    names.filter(move |name| !text.contains(&format!("test {name} ... ")))
 }
 
 /// Prints the tests that took longest, where the programs say how long each took:
@@ -105,5 +115,19 @@ fn print_slowest_tests(outcomes: &[Outcome]) {
     }
     for (seconds, name) in tests.iter().take(SHOWN) {
         println!("{seconds:>7.1}  {name}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hung_tests;
+
+    #[test]
+    fn tests_without_a_result_are_named() {
+        let text = "test one ... ok <0.1s>\n\
+            test two has been running for over 60 seconds\n\
+            test three has been running for over 60 seconds\n\
+            test two ... ok <61.0s>\n";
+        assert_eq!(hung_tests(text).collect::<Vec<_>>(), ["three"]);
     }
 }
