@@ -185,7 +185,7 @@ impl WaitState {
         is_unchanged
     }
 
-    /// Returns true if the record is the one of the last poll, or none was read.
+    /// Returns true if the record has not changed since the last poll, or was not read then.
     pub(crate) fn is_still(&self, record: &Record) -> bool {
         self.seen.as_ref().is_none_or(|seen| seen == record)
     }

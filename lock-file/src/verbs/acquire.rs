@@ -43,8 +43,8 @@ pub(crate) enum Fairness {
     Queued,
     /// Takes a free lock.
     Barging,
-    /// Takes a free lock whose record is still the one of the last poll. A holder that has released
-    /// it since then left it to the head.
+    /// Takes a free lock if its record has not changed since the last poll. After a change it is
+    /// the head's.
     Overtaking,
 }
 
@@ -119,7 +119,7 @@ impl FileLocks {
                 FileState::Replaced => continue,
             };
             if fairness == Fairness::Overtaking && !state.is_still(&record) {
-                // To close the file wakes the head, which it may have kept from the lock.
+                // Closing the file wakes the head, which this attempt may have kept from the lock.
                 return Ok(Attempt::Contended { expires_in: Some(state.shortest_pause()) });
             }
             let mine = self.live_lease(&record).is_some();
