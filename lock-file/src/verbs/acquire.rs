@@ -5,7 +5,8 @@
 //! 1. Leave the lock to waiters that are ahead in the queue.
 //! 2. Lock the file. From here on every error unlocks it, and every kill closes it, which frees the
 //!    lock.
-//! 3. Read the record. A detached hold excludes this claim as the kernel does.
+//! 3. Read the record. A detached hold excludes this claim as the kernel does. A waiter that
+//!    overtakes leaves a record that has changed to the head.
 //! 4. Take the next token. If none is reserved, reserve a block first, and wait for the disk.
 //! 5. Write the holder. From here on every error takes that back, or leaves an unknown outcome: the
 //!    record is the detached hold.

@@ -141,6 +141,8 @@ async fn only_the_first_waiter_watches_the_lock_and_the_others_a_pipe() {
     }
     let released = wall();
     guard.release().await.unwrap();
+    let is_held = async || !locks.inspect(&name("n")).await.unwrap().holders.is_empty();
+    until("the lock is passed on", is_held).await;
     assert_served_in_order(children, released);
     assert_eq!(files_in(dir.path()), [dir.path().join("n.lock")], "nothing is left of the queue");
 }
