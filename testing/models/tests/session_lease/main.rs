@@ -62,7 +62,7 @@
 //! that meet in the schedules. To run one seed again, with its timeline:
 //!
 //! ```text
-//! SESSION_LEASE_SEED=42 cargo test -p lock-zookeeper --test session_lease drawn -- --nocapture
+//! SESSION_LEASE_SEED=42 cargo test -p lock-models --test session_lease drawn -- --nocapture
 //! ```
 
 mod client;
