@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use support::{demand, others_are_measured, run};
+use support::{demand, run};
 
 fn own(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
@@ -37,11 +37,6 @@ fn redis_meets_its_goals() {
 #[test]
 fn zookeeper_meets_its_goals() {
     meets_goals("zookeeper:", &[], "zookeeper");
-}
-
-#[test]
-fn other_projects_locks_on_zookeeper_are_measured_beside_ours() {
-    others_are_measured("zookeeper:", "handoff", &["locks", "zookeeper-crate", "kazoo", "curator"]);
 }
 
 /// A copy of the program outside of the target directory finds no installed libraries.

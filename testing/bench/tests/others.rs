@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::others_are_measured;
+use support::{demand, run};
 
 #[test]
 fn other_projects_locks_on_redis_are_measured_beside_ours() {
@@ -46,6 +46,27 @@ fn other_projects_locks_on_memcached_are_measured_beside_ours() {
 }
 
 #[test]
+fn other_projects_locks_on_zookeeper_are_measured_beside_ours() {
+    others_are_measured("zookeeper:", "handoff", &["locks", "zookeeper-crate", "kazoo", "curator"]);
+}
+
+#[test]
 fn other_projects_locks_on_files_are_measured_beside_ours() {
     others_are_measured("file:", "crowd", &["locks"]);
+}
+
+/// Runs the libraries of other projects: each speaks the protocol, and none of their claims
+/// overlap.
+fn others_are_measured(url: &str, workload: &str, names: &[&str]) -> String {
+    let output = run(&[url, workload, "--exact", "--others"]);
+    demand(&output, 0, workload);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!text.contains("not installed"), "./test installs all of them: {text}");
+    for name in names {
+        // Without the names of figures, a line of the table with names in it is a head.
+        let is_head =
+            |line: &str| line.starts_with("      ") && line.contains(&format!("   {name}"));
+        assert!(text.lines().any(is_head), "{name} has no column in\n{text}");
+    }
+    text.into_owned()
 }

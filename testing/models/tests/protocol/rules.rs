@@ -1,5 +1,7 @@
 //! The bounds of one run, and its deliberate mistake.
 
+use lock_models::deep;
+
 use crate::server::Time;
 
 /// The bounds of a run. Possible events may happen in any order and at any time.
@@ -157,9 +159,4 @@ impl Rules {
     pub(crate) fn excludes(&self) -> bool {
         self.budget.breaks == 0 && self.budget.restarts == 0
     }
-}
-
-/// Returns true for larger bounds, which take minutes: `MODEL_DEPTH=deep`.
-fn deep() -> bool {
-    std::env::var("MODEL_DEPTH").is_ok_and(|depth| depth == "deep")
 }

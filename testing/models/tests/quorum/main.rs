@@ -29,7 +29,7 @@ use world::{FENCED, Mistake, NO_OVERLAP, RENEWED, Rules, TOKENS_FOLLOW, TOKENS_G
 fn claims_do_not_overlap_and_tokens_grow_while_the_assumptions_hold() {
     keeps("two claims", &Rules::sound(), &[NO_OVERLAP, TOKENS_GROW]);
     keeps("renewals", &Rules::renewals(), &[NO_OVERLAP, TOKENS_GROW, RENEWED]);
-    if !world::deep() {
+    if !lock_models::deep() {
         return;
     }
     keeps("two claims that write", &Rules::writing(), &[NO_OVERLAP, TOKENS_GROW, FENCED]);

@@ -1,5 +1,6 @@
 //! Members, clients, and the messages between them.
 
+use lock_models::deep;
 use stateright::{Model, Property};
 
 pub(crate) const NO_OVERLAP: &str = "claims never overlap";
@@ -205,11 +206,6 @@ impl Rules {
     fn majority(&self) -> usize {
         if self.has(Mistake::TwoOfThreeIsOne) { 1 } else { MEMBERS / 2 + 1 }
     }
-}
-
-/// Returns true with `MODEL_DEPTH=deep`, which goes further.
-pub(crate) fn deep() -> bool {
-    std::env::var("MODEL_DEPTH").is_ok_and(|depth| depth == "deep")
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
