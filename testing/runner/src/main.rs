@@ -25,7 +25,7 @@ struct Arguments {
     /// Only these crates, and those that depend on them. All crates, if none is given.
     crates: Vec<String>,
     /// Test programs at the same time.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 3)]
     at_once: usize,
     /// Test programs to start first, as `CRATE/PROGRAM`: the longest ones, so that none is left at
     /// the end.
