@@ -110,7 +110,7 @@ pub fn run_saboteurs(suites: &[Suite]) -> ExitCode {
 ///
 /// Checks of leases wait, and hardly compute.
 fn run_all(trials: Vec<Trial>) -> ExitCode {
-    const AT_ONCE: usize = 6;
+    const AT_ONCE: usize = 8;
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     libtest_mimic::run(&arguments, trials).exit_code()

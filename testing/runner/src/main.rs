@@ -84,15 +84,19 @@ fn execute(arguments: &Arguments) -> Result<bool, String> {
     }
     println!("compiled in {} s", build.elapsed().as_secs());
     let test = Instant::now();
-    let mut results = thread::scope(|scope| {
-        let meanwhile = arguments.meanwhile.as_ref().map(|it| scope.spawn(|| run::command(it)));
+    // Of a crate without a library, cargo takes a request for examples as an error.
+    let has_examples = programs.iter().any(|program| program.name == "lib");
+    let results = thread::scope(|scope| {
+        let meanwhile = scope.spawn(|| {
+            let command = arguments.meanwhile.as_deref().map(run::command);
+            let documentation =
+                (!arguments.no_docs && has_examples).then(|| run::documentation(&selection));
+            command.into_iter().chain(documentation).collect::<Vec<_>>()
+        });
         let mut results = run::all(&programs, &skips, arguments.at_once);
-        results.extend(meanwhile.map(|it| it.join().expect("it does not panic")));
+        results.extend(meanwhile.join().expect("it does not panic"));
         results
     });
-    if !arguments.no_docs {
-        results.push(run::documentation(&selection));
-    }
     topologies::record(&tested, &results)?;
     report::print(&results, test.elapsed());
     Ok(results.iter().all(|result| result.passed))
