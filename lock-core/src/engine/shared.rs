@@ -179,6 +179,14 @@ impl<H: Held> SharedEngine<H> {
         }
     }
 
+    /// Waits until the locker is closed. Never resolves if it was closed before.
+    pub(crate) async fn closes(&self) {
+        if self.closing.initialized() {
+            return std::future::pending().await;
+        }
+        self.closing.wait().await;
+    }
+
     /// Returns the leases that can be asked for.
     pub(crate) fn ttl_range(&self) -> RangeInclusive<Duration> {
         self.caps.ttl_min..=self.caps.ttl_max.min(self.settings.max_ttl)

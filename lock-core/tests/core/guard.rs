@@ -10,6 +10,10 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Backend, Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
 
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
@@ -72,12 +76,12 @@ async fn a_verification_that_is_not_answered_leaves_time_for_the_first_renewal()
 async fn a_verification_without_an_answer_by_the_end_of_the_hold_reports_the_loss() {
     for has_other in [false, true] {
         let locks = whose_first_renewal_hangs();
-        let policy = RenewalPolicy::default().max_hold(Duration::from_millis(500));
+        let policy = RenewalPolicy::default().max_hold(millis(500));
         let guard = locks.lock("n").unwrap().ttl(secs(3)).renewal(policy).acquire().await.unwrap();
-        sleep(Duration::from_millis(400)).await;
+        sleep(millis(400)).await;
         let other = async {
-            sleep(Duration::from_millis(1)).await;
-            let other = locks.lock("m").unwrap().ttl(Duration::from_millis(150));
+            sleep(millis(1)).await;
+            let other = locks.lock("m").unwrap().ttl(millis(150));
             if has_other { Some(other.acquire().await.unwrap()) } else { None }
         };
         let (verified, _other) = tokio::join!(guard.verify(), other);
@@ -95,7 +99,7 @@ async fn without_renewal_the_lock_ends_with_its_lease_less_the_margin() {
     let guard = lock.acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Expired);
     let held = Moment::now().saturating_since(started);
-    assert!((secs(98)..=secs(99) + Duration::from_millis(2)).contains(&held), "{held:?}");
+    assert!((secs(98)..=secs(99) + millis(2)).contains(&held), "{held:?}");
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
@@ -114,9 +118,6 @@ async fn the_longest_hold_is_a_bound_whatever_is_renewed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lock_stays_shut_for_the_margin_as_long_as_its_guard_is_there() {
-    const fn millis(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
     let memory = Memory::new();
     let others = Locker::new(memory.clone());
     let other = others.lock("n").unwrap();
@@ -359,6 +360,26 @@ async fn close_says_what_it_could_not_finish() {
     let error = locks.close().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.to_string().contains("and 1 releases"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_repeats_failed_releases_at_once() {
+    let memory = Memory::new();
+    let is_down = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_down);
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::Release if asked.load(Ordering::SeqCst) => Injection::Refuse(FaultKind::Unavailable),
+        _ => Injection::None,
+    });
+    let locks = Locker::builder(faulty).timeout(millis(200)).build();
+    drop(locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap());
+    // By then more than a second passes from one release to the next.
+    sleep(secs(15)).await;
+    is_down.store(false, Ordering::SeqCst);
+    let began = Moment::now();
+    locks.close().await.unwrap();
+    let took = Moment::now().saturating_since(began);
+    assert!(took < millis(10) && memory.is_empty(), "released after {took:?}");
 }
 
 #[tokio::test(start_paused = true)]
