@@ -173,6 +173,8 @@ struct BySentinel {
     is_alone: bool,
     /// In front of the primary and all Sentinels.
     network: Network,
+    /// The name of the primary beyond the network.
+    service: String,
     prefix: String,
     url: String,
     distant_url: String,
@@ -191,7 +193,9 @@ impl BySentinel {
 
     /// Creates a lock space on separate servers.
     fn alone(options_of_url: &str) -> Self {
-        Self { is_alone: true, ..Self::with(Arc::new(group()), options_of_url) }
+        let mut alone = Self::with(Arc::new(group()), options_of_url);
+        alone.is_alone = true;
+        alone
     }
 
     fn with(group: Arc<SentinelGroup>, options_of_url: &str) -> Self {
@@ -209,7 +213,13 @@ impl BySentinel {
         let ways: Vec<_> = group.sentinels().iter().map(|it| way(it).to_string()).collect();
         let distant_url = format!("redis+sentinel://{USER}@{}/{service}{options}", ways.join(","));
         let url = format!("{}{options}", group.url_for(USER));
-        Self { group, is_alone: false, network: line.into(), prefix, url, distant_url }
+        Self { group, is_alone: false, network: line.into(), service, prefix, url, distant_url }
+    }
+}
+
+impl Drop for BySentinel {
+    fn drop(&mut self) {
+        self.group.forget(&self.service);
     }
 }
 

@@ -229,6 +229,16 @@ impl SentinelGroup {
         }
     }
 
+    /// Removes a name that [`name_beyond`](Self::name_beyond) has added. For each name, a Sentinel
+    /// asks the replica ten times a second how it is: a hundred names keep it from its work.
+    pub fn forget(&self, service: &str) {
+        for sentinel in &self.sentinels {
+            // One that is gone asks nothing.
+            let _ = Session::connect(sentinel.addr())
+                .and_then(|mut session| session.command(&["SENTINEL", "REMOVE", service]));
+        }
+    }
+
     /// Returns true if the replica is up to date with the primary.
     #[must_use]
     pub fn is_replicated(&self) -> bool {
