@@ -260,7 +260,7 @@ impl PendingRelease {
             attempts += 1;
             let ttl = self.target.get().claim.ttl;
             let longest = (ttl / 10).clamp(Backoff::LONGEST, LONGEST_RELEASE_PAUSE);
-            // Whoever closes the locker waits for this release.
+            // `close` waits for this release.
             tokio::select! {
                 biased;
                 () = sleep(jittered_up_to(longest, Duration::from_millis(10), attempts)) => {}
