@@ -42,7 +42,7 @@ struct Profile {
 ///
 /// # Errors
 ///
-/// They do not compile.
+/// They do not compile, or there are none.
 pub(crate) fn build(selection: &[String]) -> Result<Vec<Program>, String> {
     let output = Command::new("cargo")
         .args(["test", "-q", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
@@ -54,8 +54,13 @@ pub(crate) fn build(selection: &[String]) -> Result<Vec<Program>, String> {
         return Err("the tests do not compile".to_owned());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
-    Ok(messages.filter_map(Program::of).collect())
+    let messages = text.lines().map(serde_json::from_str).collect::<Result<Vec<Message>, _>>();
+    let messages = messages.map_err(|error| format!("cargo has said something else: {error}"))?;
+    let programs: Vec<_> = messages.into_iter().filter_map(Program::of).collect();
+    match programs.is_empty() {
+        true => Err("cargo has built no test program".to_owned()),
+        false => Ok(programs),
+    }
 }
 
 impl Program {

@@ -64,13 +64,14 @@ fn main() -> ExitCode {
 /// Returns whether all tests passed.
 fn execute(arguments: &Arguments) -> Result<bool, String> {
     let selection = cargo::select(&arguments.crates, &arguments.features)?;
+    // Before the tests are built: a file that changes later has not been tested.
+    let (tested, unchanged) = topologies::read(arguments.all_topologies)?;
     let build = Instant::now();
     let mut programs = cargo::build(&selection)?;
     programs.sort_by_key(|program| {
         let place = arguments.first.iter().position(|first| *first == program.path());
         place.unwrap_or(usize::MAX)
     });
-    let (tested, unchanged) = topologies::read(arguments.all_topologies)?;
     let mut skips = arguments.skip.clone();
     for topology in &unchanged {
         skips.extend(topology.skips()?);

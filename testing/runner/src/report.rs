@@ -1,6 +1,6 @@
 //! Prints the output of each program, and a table at the end.
 
-use std::process::Output;
+use std::process::{ExitStatus, Output};
 use std::time::Duration;
 
 /// The result of a program.
@@ -10,10 +10,13 @@ pub(crate) struct Outcome {
     pub(crate) passed: bool,
     pub(crate) text: String,
     pub(crate) took: Duration,
+    /// How it ended.
+    status: ExitStatus,
 }
 
 impl Outcome {
-    pub(crate) fn of(name: &str, output: &Output, took: Duration) -> Self {
+    /// Returns the outcome of a command that succeeds or fails.
+    pub(crate) fn of_command(name: &str, output: &Output, took: Duration) -> Self {
         let [said, complained] =
             [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
         Self {
@@ -21,7 +24,15 @@ impl Outcome {
             passed: output.status.success(),
             text: format!("{said}{complained}"),
             took,
+            status: output.status,
         }
+    }
+
+    /// Returns the outcome of a test program. One that ends before its last test has no result.
+    pub(crate) fn of_program(name: &str, output: &Output, took: Duration) -> Self {
+        let outcome = Self::of_command(name, output, took);
+        let has_result = outcome.text.lines().any(|line| line.starts_with("test result: ok"));
+        Self { passed: outcome.passed && has_result, ..outcome }
     }
 }
 
@@ -73,7 +84,7 @@ pub(crate) fn print(outcomes: &[Outcome], took: Duration) {
     }
     print_slowest_tests(outcomes);
     for outcome in outcomes.iter().filter(|outcome| !outcome.passed) {
-        println!("\nFAILED: {}", outcome.name);
+        println!("\nFAILED: {} ({})", outcome.name, outcome.status);
         let failed = |line: &&str| line.starts_with("test ") && line.contains("FAILED");
         outcome.text.lines().filter(failed).for_each(|line| println!("    {line}"));
         hung_tests(&outcome.text).for_each(|name| println!("    test {name} did not end"));
@@ -120,7 +131,21 @@ fn print_slowest_tests(outcomes: &[Outcome]) {
 
 #[cfg(test)]
 mod tests {
-    use super::hung_tests;
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_passes_only_with_a_result() {
+        let passes = |said: &str, code: i32| {
+            let (status, stdout) = (ExitStatus::from_raw(code << 8), said.as_bytes().to_vec());
+            let output = Output { status, stdout, stderr: Vec::new() };
+            Outcome::of_program("p", &output, Duration::ZERO).passed
+        };
+        assert!(passes("running 1 test\ntest result: ok. 1 passed; 0 failed\n", 0));
+        assert!(!passes("running 1 test\n", 0), "it has ended half-way");
+        assert!(!passes("test result: ok. 1 passed; 0 failed\n", 101));
+    }
 
     #[test]
     fn tests_without_a_result_are_named() {

@@ -14,6 +14,9 @@ use crate::report::{self, Outcome};
 /// The bound on the time of a program; a longer one hangs.
 const BOUND: Duration = Duration::from_secs(1200);
 
+/// How long a program may take to end when it is asked to; then it is killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Tests that are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Skip {
@@ -77,27 +80,36 @@ pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<O
 /// Runs a shell command and prints its output.
 pub(crate) fn command(command: &str) -> Outcome {
     let start = Instant::now();
-    let output = Command::new("bash").args(["-c", command]).output().expect("bash is there");
-    let outcome = Outcome::of(command, &output, start.elapsed());
+    let output = bounded().args(["bash", "-c", command]).output().expect("coreutils has timeout");
+    let outcome = Outcome::of_command(command, &output, start.elapsed());
     report::said(&outcome);
     outcome
 }
 
-/// Runs the examples in the documentation.
+/// Runs the examples in the documentation, and prints their output.
 pub(crate) fn documentation(selection: &[String]) -> Outcome {
     let start = Instant::now();
-    let output = Command::new("cargo")
-        .args(["test", "-q", "--locked", "--doc"])
+    let output = bounded()
+        .args(["cargo", "test", "-q", "--locked", "--doc"])
         .args(selection)
         .output()
-        .expect("cargo has built the tests");
-    Outcome::of("documentation", &output, start.elapsed())
+        .expect("coreutils has timeout");
+    let outcome = Outcome::of_command("documentation", &output, start.elapsed());
+    report::said(&outcome);
+    outcome
+}
+
+/// Returns a command that runs another one within the bound.
+fn bounded() -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(format!("--kill-after={}", PATIENCE.as_secs())).arg(BOUND.as_secs().to_string());
+    command
 }
 
 /// Runs a program, unless all of it is left out.
 fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
-    let mut command = Command::new("timeout");
-    command.arg(BOUND.as_secs().to_string()).arg(&program.executable);
+    let mut command = bounded();
+    command.arg(&program.executable);
     // Programs report the time of each test only on request, and libtest only with unstable
     // options.
     command.env("TEST_TIMES", "1");
@@ -113,7 +125,7 @@ fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .output()
         .expect("coreutils has timeout");
-    Some(Outcome::of(&program.path(), &output, start.elapsed()))
+    Some(Outcome::of_program(&program.path(), &output, start.elapsed()))
 }
 
 fn says_times(program: &Program) -> bool {
