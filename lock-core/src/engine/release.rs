@@ -26,6 +26,9 @@ const RELEASE_TURN: Duration = Duration::from_millis(500);
 /// A release that is not answered is repeated that often at least, until the lease is over.
 const LONGEST_RELEASE_PAUSE: Duration = Duration::from_secs(60);
 
+/// The same after the locker was closed: its `close` may be waiting.
+const LONGEST_CLOSING_PAUSE: Duration = Duration::from_millis(100);
+
 /// The residue that a claim may have left on the backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Residue {
@@ -259,7 +262,10 @@ impl PendingRelease {
             }
             attempts += 1;
             let ttl = self.target.get().claim.ttl;
-            let longest = (ttl / 10).clamp(Backoff::LONGEST, LONGEST_RELEASE_PAUSE);
+            let longest = match self.engine.check_open() {
+                Ok(()) => (ttl / 10).clamp(Backoff::LONGEST, LONGEST_RELEASE_PAUSE),
+                Err(_) => LONGEST_CLOSING_PAUSE,
+            };
             // `close` waits for this release.
             tokio::select! {
                 biased;

@@ -9,6 +9,7 @@ use lock_core::backend::{Attempt, Claim, FaultKind};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Backend, Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
+use tokio::sync::Notify;
 
 const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -362,24 +363,44 @@ async fn close_says_what_it_could_not_finish() {
     assert!(error.to_string().contains("and 1 releases"), "{error}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn close_repeats_failed_releases_at_once() {
+/// Lets a release fail for a minute. The server answers again some time `after` it was sent once
+/// more, and the locker is closed. Returns how long that took.
+async fn close_after_failures(injection: Injection, after: Duration) -> Duration {
     let memory = Memory::new();
-    let is_down = Arc::new(AtomicBool::new(true));
-    let asked = Arc::clone(&is_down);
+    let (is_down, sent) = (Arc::new(AtomicBool::new(true)), Arc::new(Notify::new()));
+    let (asked, told) = (Arc::clone(&is_down), Arc::clone(&sent));
     let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
-        Verb::Release if asked.load(Ordering::SeqCst) => Injection::Refuse(FaultKind::Unavailable),
+        Verb::Release if asked.load(Ordering::SeqCst) => {
+            told.notify_waiters();
+            injection
+        }
         _ => Injection::None,
     });
-    let locks = Locker::builder(faulty).timeout(millis(200)).build();
-    drop(locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap());
-    // By then more than a second passes from one release to the next.
-    sleep(secs(15)).await;
+    let locks = Locker::builder(faulty).timeout(secs(2)).build();
+    drop(locks.lock("n").unwrap().ttl(secs(120)).acquire().await.unwrap());
+    // By then several seconds pass from one release to the next.
+    sleep(secs(60)).await;
+    sent.notified().await;
+    sleep(after).await;
     is_down.store(false, Ordering::SeqCst);
     let began = Moment::now();
     locks.close().await.unwrap();
-    let took = Moment::now().saturating_since(began);
-    assert!(took < millis(10) && memory.is_empty(), "released after {took:?}");
+    assert!(memory.is_empty());
+    Moment::now().saturating_since(began)
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_repeats_failed_releases_at_once() {
+    let refuse = Injection::Refuse(FaultKind::Unavailable);
+    let took = close_after_failures(refuse, millis(100)).await;
+    assert!(took < millis(10), "released after {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_repeats_releases_that_fail_meanwhile_soon() {
+    // The call ends after another second, without an answer.
+    let took = close_after_failures(Injection::Hang, secs(1)).await;
+    assert!(took < millis(1200), "released after {took:?}");
 }
 
 #[tokio::test(start_paused = true)]
