@@ -29,9 +29,12 @@ pub(crate) fn run(project: &Path, mutants: &[Mutant]) -> Result<bool, String> {
         let start = Instant::now();
         let caught = scratch.plant(mutant)?;
         let seconds = start.elapsed().as_secs_f64();
-        let by = caught.as_deref().unwrap_or("NOT CAUGHT");
+        let by = match &caught {
+            Ok(test) => test.clone(),
+            Err(why) => format!("NOT CAUGHT: {why}"),
+        };
         println!("{:width$}  {seconds:>7.1}  {by}", mutant.name);
-        survivors.extend(caught.is_none().then_some(mutant.name.as_str()));
+        survivors.extend(caught.is_err().then_some(mutant.name.as_str()));
     }
     let (all, seconds) = (mutants.len(), start.elapsed().as_secs());
     println!("{} of {all} mutants caught, in {seconds} s", all - survivors.len());
@@ -94,14 +97,22 @@ impl Scratch {
         git(&self.tree, &["checkout", "-q", "--force", "."], "").map(drop)
     }
 
-    /// Plants the mutant and runs its command. Returns the evidence, if the command failed.
-    fn plant(&self, mutant: &Mutant) -> Result<Option<String>, String> {
+    /// Plants the mutant and runs its command. Returns the test that caught it, or what happened
+    /// instead.
+    ///
+    /// # Errors
+    ///
+    /// The mutant cannot be planted, or does not compile.
+    fn plant(&self, mutant: &Mutant) -> Result<Result<String, String>, String> {
         apply(&self.tree, &mutant.diff).map_err(|error| format!("{}: {error}", mutant.name))?;
         let built = self.build(&mutant.seen_by);
         let output = built.map(|()| self.shell(&mutant.seen_by, BOUND));
         self.clean()?;
         let output = output.map_err(|error| format!("{}: {error}", mutant.name))?;
-        Ok((!output.status.success()).then(|| evidence(&output)))
+        Ok(match output.status.success() {
+            true => Err("its command passes".to_owned()),
+            false => caught_by(mutant, &text(&output)),
+        })
     }
 
     fn build(&self, command: &str) -> Result<(), String> {
@@ -118,7 +129,7 @@ impl Scratch {
 
     fn shell(&self, command: &str, bound: Duration) -> Output {
         Command::new("timeout")
-            .args([&bound.as_secs().to_string(), "bash", "-c", command])
+            .args(["--kill-after=10", &bound.as_secs().to_string(), "bash", "-c", command])
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_PROFILE_DEV_DEBUG", "none")
@@ -134,16 +145,23 @@ fn text(output: &Output) -> String {
     format!("{said}{complained}")
 }
 
-/// Returns the first test that failed, or why none did.
-fn evidence(output: &Output) -> String {
-    let text = text(output);
-    let failed = text.lines().find_map(|line| {
+/// Returns the test that failed or did not end, if it is one that the mutant breaks. Any other
+/// failure proves nothing: a server may not have started.
+fn caught_by(mutant: &Mutant, text: &str) -> Result<String, String> {
+    let failed = |line: &str| {
         let name = line.strip_prefix("test ")?.strip_suffix("FAILED")?.trim_end();
         Some(name.trim_end_matches("...").trim().to_owned())
-    });
-    match (failed, output.status.code()) {
-        (Some(name), _) => name,
-        (None, Some(124)) => format!("no end within {} s", BOUND.as_secs()),
-        (None, _) => text.lines().last().unwrap_or_default().to_owned(),
-    }
+    };
+    let hung = |line: &str| {
+        let name = line.strip_prefix("test ")?.split_once(" has been running for over ")?.0;
+        let has_ended = text.contains(&format!("test {name} ... "));
+        (!has_ended).then(|| format!("{name}, which did not end"))
+    };
+    let failures: Vec<_> =
+        text.lines().filter_map(failed).chain(text.lines().filter_map(hung)).collect();
+    let caught = failures.iter().find(|name| mutant.breaks_test(name));
+    caught.cloned().ok_or_else(|| match failures.first() {
+        Some(other) => format!("another test failed, {other}"),
+        None => text.lines().last().unwrap_or_default().to_owned(),
+    })
 }
