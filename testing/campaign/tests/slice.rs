@@ -95,7 +95,7 @@ fn each_backend_supports_twelve_kinds_of_fault() {
 }
 
 #[test]
-fn fault_of_a_cluster_primary_affects_its_locks_only() {
+fn a_fault_of_one_of_several_primaries_affects_its_locks_only() {
     let target = lock_campaign::sites::all().iter().find(|target| target.name == "cluster");
     let site = (target.expect("the target exists").start)();
     let leader = site.leader().expect("the cluster is settled");

@@ -118,3 +118,69 @@ pub(crate) fn record(tested: &[Topology], outcomes: &[Outcome]) -> Result<(), St
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    /// Returns the full name of the test that `filter` means: without its module, it is looked for
+    /// in the program's files.
+    fn full_name(package: &str, program: &str, filter: &str) -> String {
+        let name = filter.rsplit("::").next().unwrap_or(filter);
+        let folder = root().join(package).join("tests").join(program);
+        let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let has_it = |file: &PathBuf| {
+            !name.is_empty()
+                && fs::read_to_string(file).is_ok_and(|text| text.contains(&format!("fn {name}")))
+        };
+        match files.into_iter().find(has_it) {
+            Some(file) => format!("{}::{name}", file.file_stem().unwrap_or_default().display()),
+            None => filter.to_owned(),
+        }
+    }
+
+    /// A change that a mutant makes has to lead to the test that catches it, in tier 2 as well.
+    #[test]
+    fn files_that_mutants_change_are_those_of_the_topologies_that_catch_them() {
+        let (mut tested, unchanged) = read(true).unwrap();
+        tested.extend(unchanged);
+        let mut missing = Vec::new();
+        for patch in glob(&root().join("mutants")) {
+            let text = fs::read_to_string(&patch).unwrap();
+            let lines = |start| text.lines().filter_map(move |line: &str| line.strip_prefix(start));
+            let command = lines("Seen-by: ").next().unwrap();
+            let words: Vec<_> = command.split(' ').collect();
+            let after = |option| words.windows(2).find(|two| two[0] == option).map(|two| two[1]);
+            let (Some(package), Some(program)) = (after("-p"), after("--test")) else { continue };
+            let folder = if package == "lock-campaign" { "testing/campaign" } else { package };
+            let name = full_name(folder, program, words.last().unwrap());
+            let path = format!("{}/{program}", folder.rsplit('/').next().unwrap());
+            for topology in &tested {
+                let is_of_it = |tests: &String| match tests.split_once(':') {
+                    Some((of, part)) => of == path && name.contains(part),
+                    None => *tests == path,
+                };
+                if topology.tests.iter().any(is_of_it) {
+                    let files = lines("+++ b/").filter(|file| {
+                        !topology.files.iter().any(|listed| listed == Path::new(file))
+                    });
+                    missing
+                        .extend(files.map(|file| format!("{}: {file}, for {name}", topology.name)));
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    /// Returns the files two levels below a folder.
+    fn glob(folder: &Path) -> Vec<PathBuf> {
+        let below = |folder: PathBuf| {
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        };
+        below(folder.to_owned()).into_iter().flat_map(below).collect()
+    }
+}
