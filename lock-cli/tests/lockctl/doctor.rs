@@ -1,14 +1,12 @@
 //! `lockctl doctor`, on directories and servers that are set up well, and on others.
 
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Running, Scratch, outcome, until};
+use crate::support::{Scratch, outcome};
 
 /// Returns the exit status of `lockctl doctor --json`, and the findings.
 pub(crate) fn findings(scratch: &Scratch, url: &str) -> (i32, Vec<Value>) {
@@ -200,9 +198,14 @@ fn no_key_is_left_on_a_redis() {
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn a_signal_leaves_no_key_on_a_redis() {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::time::Duration;
+
     use lock_conformance::proxy::{Fault, Proxy};
     use nix::sys::signal::Signal;
     use test_servers::{Redis, RedisOptions};
+
+    use crate::support::{Running, until};
 
     let (scratch, server) = (Scratch::new(), Redis::start(RedisOptions::new()));
     let proxy = Proxy::start(server.addr()).unwrap();

@@ -1,87 +1,34 @@
-//! Lock files only: `kill -9` at every system call, orphans, flock(1).
+//! Lock files only: orphans, and flock(1).
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::backends::TestBackend;
 use crate::support::{Running, Scratch, WRITE_PID, outcome, until};
-use crate::verbs::{acquire, status};
+use crate::verbs::status;
 
-/// The system calls that lock, change or release something. C libraries use different ones.
-const CALLS: &[&str] = &[
-    "?openat",
-    "flock",
-    "pwrite64",
-    "fsync",
-    "?mkdir,?mkdirat",
-    "?unlink,?unlinkat",
-    "?rename,?renameat,?renameat2",
-    "close",
-];
-
-struct Fixture {
-    scratch: Scratch,
-    backend: TestBackend,
+pub(crate) struct Fixture {
+    pub(crate) scratch: Scratch,
+    pub(crate) backend: TestBackend,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let scratch = Scratch::new();
         let backend = TestBackend::file(&scratch);
         Self { scratch, backend }
     }
 
-    fn status(&self, arguments: &[&str]) -> i32 {
+    pub(crate) fn status(&self, arguments: &[&str]) -> i32 {
         status(&self.scratch, &self.backend, arguments)
     }
 
-    /// Runs `lockctl <arguments>`, killed at its `n`th such call on the files of the lock `n`.
-    /// Returns false if it makes fewer, and so lives.
-    fn is_killed_at(&self, call: &str, n: u32, arguments: &[&str]) -> bool {
-        let mut strace = std::process::Command::new("strace");
-        strace.args(["-f", "-qq", "-o"]).arg(self.scratch.path("strace.log"));
-        strace.args(["-e", &format!("inject={call}:signal=KILL:when={n}")]);
-        let locks = self.scratch.locks();
-        for file in ["", "n.lock", "n.lock.d", "n.lock.d/breaking", "n.lock.d/draft"] {
-            strace.arg("-P").arg(locks.join(file));
-        }
-        strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &self.backend.url]);
-        let output = strace.args(arguments).output();
-        let output = output.expect("strace is missing; install it: apt-get install strace");
-        assert!(output.status.success() || output.status.code().is_none(), "{output:?}");
-        !output.status.success()
-    }
-
     /// Acquires the free lock `n`, and returns its token.
-    fn token(&self) -> u64 {
+    pub(crate) fn token(&self) -> u64 {
         let arguments = ["run", "-n", "n", "--", "printenv", "LOCK_FENCING_TOKEN"];
         let (code, token, stderr) = self.backend.lockctl(&self.scratch, &arguments);
         assert_eq!((code, stderr.as_str()), (0, ""));
         token.trim().parse().unwrap()
     }
-}
-
-/// Kills the verb that `prepare` returns at each of its calls in turn. `check` judges the residue.
-fn killed_at_each_call(prepare: impl Fn(&Fixture) -> Vec<String>, check: impl Fn(&Fixture, &str)) {
-    let mut deaths = 0;
-    for call in CALLS {
-        for n in 1.. {
-            let fixture = Fixture::new();
-            let verb = prepare(&fixture);
-            let verb: Vec<&str> = verb.iter().map(String::as_str).collect();
-            let killed = fixture.is_killed_at(call, n, &verb);
-            check(&fixture, &format!("{call} {n}"));
-            if !killed {
-                break;
-            }
-            deaths += 1;
-        }
-    }
-    assert!(deaths >= 5, "lockctl died at {deaths} calls only");
-}
-
-fn words(line: &str) -> Vec<String> {
-    line.split(' ').map(str::to_owned).collect()
 }
 
 #[test]
@@ -95,66 +42,6 @@ fn inspect_shows_the_directory_of_the_locks() {
     assert!(inspect(&[]).contains(&format!("  in       {directory}\n")), "{}", inspect(&[]));
     let json = inspect(&["--json"]);
     assert!(json.contains(&format!("\"directory\":\"{directory}\"")), "{json}");
-}
-
-#[test]
-fn a_killed_acquire_leaves_a_lease_or_nothing() {
-    let prepare = |fixture: &Fixture| {
-        fixture.token();
-        words("acquire --ttl 1m n")
-    };
-    killed_at_each_call(prepare, |fixture, at| {
-        let (held, line, _) =
-            fixture.backend.lockctl(&fixture.scratch, &["inspect", "--json", "n"]);
-        let seen: Value = serde_json::from_str(&line).unwrap();
-        if held == 0 {
-            let expires_in = seen["holders"][0]["expires_in_ms"].as_u64();
-            assert!(expires_in.is_some_and(|ms| ms <= 60_000), "{at}: {line}");
-            assert_eq!(fixture.status(&["acquire", "-n", "n"]), 75, "{at}");
-            assert_eq!(fixture.status(&["break", "--force", "n"]), 0, "{at}");
-        }
-        assert_eq!(fixture.status(&["acquire", "-n", "n"]), 0, "{at}");
-    });
-}
-
-#[test]
-fn a_killed_renew_or_release_can_be_repeated() {
-    for verb in ["renew", "release"] {
-        let prepare = |fixture: &Fixture| {
-            let owner = acquire(&fixture.scratch, &fixture.backend, &["--ttl", "1m", "n"]).owner;
-            std::fs::write(fixture.scratch.path("owner"), &owner).unwrap();
-            words(&format!("{verb} --owner {owner} n"))
-        };
-        killed_at_each_call(prepare, |fixture, at| {
-            let owner = fixture.scratch.read("owner");
-            let again = fixture.status(&[verb, "--owner", &owner, "n"]);
-            match verb {
-                "renew" => {
-                    assert_eq!(again, 0, "{at}");
-                    assert_eq!(fixture.status(&["acquire", "-n", "n"]), 75, "{at}");
-                }
-                _ => {
-                    assert!([0, 76].contains(&again), "{at}: {again}");
-                    assert_eq!(fixture.status(&["acquire", "-n", "n"]), 0, "{at}");
-                }
-            }
-        });
-    }
-}
-
-#[test]
-fn a_killed_run_leaves_a_free_lock_and_tokens_grow() {
-    let prepare = |fixture: &Fixture| {
-        let before = fixture.token().to_string();
-        std::fs::write(fixture.scratch.path("before"), before).unwrap();
-        words("run n -- true")
-    };
-    killed_at_each_call(prepare, |fixture, at| {
-        let before: u64 = fixture.scratch.read("before").parse().unwrap();
-        // A command that is just beginning may hold the lock for a moment.
-        assert_eq!(fixture.status(&["run", "-w", "20", "n", "--", "true"]), 0, "{at}");
-        assert!(fixture.token() > before, "{at}");
-    });
 }
 
 /// Breaks the lock of a command whose lockctl is dead. The command is not notified.
@@ -219,20 +106,4 @@ fn inside_a_container_the_lock_of_an_orphan_is_held() {
     assert!(seen.contains("is held"), "{seen}");
     assert!(seen.contains(&format!("pid {}", orphan.trim())), "{seen}");
     std::fs::remove_file(fixture.scratch.path("pid")).unwrap();
-}
-
-#[test]
-fn an_acquire_that_cannot_start_a_thread_releases() {
-    let fixture = Fixture::new();
-    // Reserves token numbers first, which takes a thread as well.
-    assert_eq!(fixture.status(&["run", "n", "--", "true"]), 0);
-    let mut strace = std::process::Command::new("strace");
-    // The first thread is that of the file backend.
-    let inject = "inject=?clone,?clone3:error=EAGAIN:when=2+";
-    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", inject]);
-    strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &fixture.backend.url]);
-    let (code, stdout, stderr) = outcome(strace.args(["acquire", "--ttl", "1h", "n"]));
-    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (70, "", 1), "{stderr}");
-    assert!(stderr.starts_with("lockctl: cannot write to stdout"), "{stderr}");
-    assert_eq!(fixture.status(&["inspect", "n"]), 1, "the lock was released");
 }

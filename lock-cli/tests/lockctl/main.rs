@@ -11,6 +11,8 @@ mod files;
 mod fleets;
 #[cfg(feature = "redis")]
 mod hung;
+#[cfg(feature = "__tools")]
+mod killed;
 mod listing;
 mod loss;
 mod manual;

@@ -19,6 +19,7 @@ const VERBS: &[&str] = &[
 ];
 
 /// Writes the page of a verb, or that of lockctl, to a file. Returns its path.
+#[cfg(feature = "__tools")]
 fn page(scratch: &Scratch, verb: Option<&str>) -> std::path::PathBuf {
     let mut command = scratch.lockctl(&["man"]);
     let (code, page, stderr) = outcome(command.args(verb));
@@ -29,6 +30,7 @@ fn page(scratch: &Scratch, verb: Option<&str>) -> std::path::PathBuf {
 }
 
 /// Removes the characters that a printer would overstrike.
+#[cfg(feature = "__tools")]
 fn plain(shown: &str) -> String {
     let mut plain = String::new();
     for c in shown.chars() {
@@ -48,6 +50,7 @@ fn text(output: &Output) -> String {
     )
 }
 
+#[cfg(feature = "__tools")]
 #[test]
 fn every_manual_page_renders_without_warnings() {
     let scratch = Scratch::new();

@@ -2,6 +2,7 @@
 
 mod common;
 mod counter;
+#[cfg(feature = "__tools")]
 mod crashes;
 mod detached;
 mod directory;
@@ -12,5 +13,6 @@ mod processes;
 mod queue;
 mod residue;
 mod reuse;
+#[cfg(feature = "__tools")]
 mod share;
 mod waiting;

@@ -6,7 +6,6 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::task::Poll;
-use std::time::Duration;
 
 use crate::common::{
     Process, acquire, assert_served_in_order, attempt, claim, files_in, hold, listen, locker, name,
@@ -280,8 +279,11 @@ async fn stopped_waiters_are_overtaken_and_served_later() {
 
 /// A waiter that polls from further back reads a record that is unchanged, because the lock is
 /// held, and it is released before the waiter locks the file.
+#[cfg(feature = "__tools")]
 #[tokio::test]
 async fn a_release_during_a_poll_leaves_the_lock_to_the_first_waiter() {
+    use std::time::Duration;
+
     const DELAY: Duration = Duration::from_millis(400);
     let dir = scratch();
     let locks = locker(dir.path());

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::pin;
-use std::process::Command;
 use std::task::Poll;
 
 use crate::common::{
@@ -73,11 +72,12 @@ fn replace(dir: &Path) {
 }
 
 /// docs/design/file.md lists the calls of a pair.
+#[cfg(feature = "__tools")]
 #[test]
 fn a_pair_on_a_known_name_is_nine_system_calls() {
     let dir = scratch();
     let log = dir.path().with_extension("log");
-    let mut strace = Command::new("strace");
+    let mut strace = std::process::Command::new("strace");
     strace.args(["-f", "-qq", "-o"]).arg(&log);
     strace.args(["-e", "trace=%desc,%file,flock"]);
     let job = Process::command(module_path!(), "pairs", &[&path_text(dir.path())]);

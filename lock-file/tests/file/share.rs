@@ -1,7 +1,6 @@
 //! Locks that several users share through a group, and attacks of its members.
 //!
-//! These tests need other users, and so the rights of root. Without, they say that they did not
-//! run.
+//! These tests need other users, and so the rights of root.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -66,19 +65,16 @@ struct Stage {
 }
 
 impl Stage {
-    /// Creates the directories; `None` without the rights of root.
-    fn set() -> Option<Self> {
+    /// Creates the directories.
+    fn set() -> Self {
         let scratch = scratch();
         std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
         let stage = Self { scratch };
         std::fs::create_dir(stage.dir()).unwrap();
-        if chown(stage.dir(), Some(0), Some(GROUP)).is_err() {
-            eprintln!("not run: it needs the rights of root");
-            return None;
-        }
+        chown(stage.dir(), Some(0), Some(GROUP)).expect("this test needs root: run sudo ./test");
         std::fs::set_permissions(stage.dir(), Permissions::from_mode(0o3770)).unwrap();
         std::fs::write(stage.victim(), "precious").unwrap();
-        Some(stage)
+        stage
     }
 
     fn dir(&self) -> PathBuf {
@@ -145,7 +141,7 @@ fn output(user: u32, command: &[&str]) -> Output {
 
 #[tokio::test]
 async fn users_of_a_group_exclude_each_other_with_any_umask() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let mut ann = stage.member(ANN);
     let first = token(&ann.hear());
     let found = std::fs::metadata(stage.lock()).unwrap();
@@ -165,7 +161,7 @@ async fn users_of_a_group_exclude_each_other_with_any_umask() {
 
 #[tokio::test]
 async fn a_waiter_of_another_user_is_woken() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let mut ann = stage.member(ANN);
     ann.hear();
     let locks = stage.locker();
@@ -180,7 +176,7 @@ async fn a_waiter_of_another_user_is_woken() {
 
 #[test]
 fn a_shared_directory_reaches_the_host_and_others_a_user() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let host = Requirements { reach: Reach::Host, ..Default::default() };
     assert!(stage.locker().require(&host).is_ok());
     let ours = Locker::new(FileLocks::at(stage.scratch.path().join("ours")).unwrap());
@@ -190,7 +186,7 @@ fn a_shared_directory_reaches_the_host_and_others_a_user() {
 
 #[test]
 fn users_outside_of_the_group_are_refused() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let said = stage.start(ANN, "61011", "hold", &[]).hear();
     assert!(said.starts_with("Denied: ") && said.contains(&path_text(&stage.dir())), "{said}");
     assert_eq!(files_in(&stage.dir()), [] as [PathBuf; 0]);
@@ -198,7 +194,7 @@ fn users_outside_of_the_group_are_refused() {
 
 #[test]
 fn a_directory_that_is_not_safe_to_share_is_refused_with_the_command_that_makes_one() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let dir = stage.dir();
     let refusal = |what: &str| {
         let error = FileLocks::shared_with_group(&dir).expect_err(what);
@@ -224,7 +220,7 @@ fn a_directory_that_is_not_safe_to_share_is_refused_with_the_command_that_makes_
 
 #[tokio::test]
 async fn a_link_in_the_place_of_a_lock_leads_nowhere() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let missing = stage.scratch.path().join("missing");
     for target in [stage.victim(), missing.clone()] {
         symlink(&target, stage.lock()).unwrap();
@@ -243,7 +239,7 @@ async fn a_link_in_the_place_of_a_lock_leads_nowhere() {
 
 #[tokio::test]
 async fn a_second_name_of_a_file_elsewhere_is_not_locked() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     stage.lend_victim();
     std::fs::hard_link(stage.victim(), stage.lock()).unwrap();
     let attempt = stage.locker().lock("n").unwrap().try_acquire().await;
@@ -254,7 +250,7 @@ async fn a_second_name_of_a_file_elsewhere_is_not_locked() {
 
 #[tokio::test]
 async fn a_foreign_lock_file_is_refused() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let lock = path_text(&stage.lock());
     assert!(output(ANN, &["mkfifo", "-m", "660", &lock]).status.success());
     // Or this would block for ever.
@@ -274,7 +270,7 @@ async fn a_foreign_lock_file_is_refused() {
 /// Neither the mark of a break nor what would be a queue leads out of the directory.
 #[tokio::test]
 async fn links_beside_a_lock_lead_nowhere() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let outside = stage.scratch.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     symlink(&outside, stage.dir().join("n.lock.d")).unwrap();
@@ -313,7 +309,7 @@ async fn waits_and_gets_it(stage: &Stage, what: &str) {
 
 #[tokio::test]
 async fn users_of_a_group_queue_and_count_each_other() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let locks = stage.locker();
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     let waiting = async || locks.inspect("n").await.unwrap().waiting.unwrap();
@@ -333,7 +329,7 @@ async fn users_of_a_group_queue_and_count_each_other() {
 
 #[tokio::test]
 async fn a_link_in_the_place_of_a_queue_leads_nowhere() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     // It could be a queue.
     let outside = stage.scratch.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -350,7 +346,7 @@ async fn a_link_in_the_place_of_a_queue_leads_nowhere() {
 
 #[tokio::test]
 async fn a_queue_that_not_all_members_may_change_is_not_used() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let queue = stage.dir().join("n.lock.d");
     for (group, mode) in [(GROUP, 0o700), (GROUP, 0o3770), (GROUP, 0o777), (ANN, 0o2770)] {
         std::fs::create_dir(&queue).unwrap();
@@ -364,7 +360,7 @@ async fn a_queue_that_not_all_members_may_change_is_not_used() {
 
 #[tokio::test]
 async fn planted_files_in_a_queue_are_harmless() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let queue = stage.dir().join("n.lock.d");
     let pipe = stage.scratch.path().join("pipe");
     let make = |path: &Path| {
@@ -409,7 +405,7 @@ async fn planted_files_in_a_queue_are_harmless() {
 
 #[test]
 fn a_member_cannot_delete_or_replace_the_files_of_others() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let mut ann = stage.member(ANN);
     ann.hear();
     let (lock, dir) = (path_text(&stage.lock()), path_text(&stage.dir()));
@@ -430,7 +426,7 @@ fn a_member_cannot_delete_or_replace_the_files_of_others() {
 /// A break replaces the file, which the kernel permits to its owner and root only.
 #[tokio::test]
 async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     for (breaker, ends) in [(BOB, false), (ANN, true)] {
         let mut ann = stage.member(ANN);
         let first = token(&ann.hear());
@@ -458,12 +454,11 @@ async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
 /// well.
 #[tokio::test]
 async fn locks_are_shared_where_the_kernel_protects_regular_files() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let setting = Path::new("/proc/sys/fs/protected_regular");
     let before = std::fs::read_to_string(setting).unwrap_or_default();
-    if before.trim() != "2" && std::fs::write(setting, "2").is_err() {
-        eprintln!("not run: fs.protected_regular is {before:?} and cannot be set to 2");
-        return;
+    if before.trim() != "2" {
+        std::fs::write(setting, "2").expect("fs.protected_regular can be set to 2");
     }
     let _restored = Restored(setting, before);
     let mut ann = stage.member(ANN);
@@ -488,7 +483,7 @@ impl Drop for Restored {
 
 #[tokio::test]
 async fn spoiled_contents_are_noticed() {
-    let Some(stage) = Stage::set() else { return };
+    let stage = Stage::set();
     let locks = stage.locker();
     let take = async || {
         let guard = locks.lock("n").unwrap().acquire().await?;

@@ -1,7 +1,6 @@
 //! The order of waiters: service, skipped waiters, and `inspect`.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
@@ -187,6 +186,7 @@ async fn waiters_without_a_queue_are_served_as_well() {
 }
 
 /// Otherwise hundreds of waiters would each read a queue of hundreds at each poll.
+#[cfg(feature = "__tools")]
 #[tokio::test]
 async fn a_waiter_does_not_read_the_queue_again_while_the_one_ahead_stays() {
     let dir = scratch();
@@ -194,7 +194,7 @@ async fn a_waiter_does_not_read_the_queue_again_while_the_one_ahead_stays() {
     let guard = acquire(&locks, "n").await;
     let mut first = queue(&locks, dir.path(), 1).await.remove(0);
     let log = dir.path().with_extension("log");
-    let mut strace = Command::new("strace");
+    let mut strace = std::process::Command::new("strace");
     strace.args(["-f", "-qq", "-o"]).arg(&log).args(["-e", "trace=flock,getdents64"]);
     for traced in ["n.lock", "n.lock.d"] {
         strace.arg("-P").arg(dir.path().join(traced));
