@@ -18,8 +18,8 @@ use patch::Mutant;
 /// Plants the mistakes of `mutants/` in a scratch copy of the working tree and runs the command
 /// that sees each.
 ///
-/// Fails if a command passes although its mutant is planted. The copy and its target directory stay
-/// in `target/mutants`, so that the next run rebuilds little.
+/// Fails if a command passes although its mutant is planted, or if only other tests fail. The copy
+/// and its target directory stay in `target/mutants`, so that the next run rebuilds little.
 #[derive(Parser)]
 #[command(name = "scripts/mutants")]
 struct Arguments {
