@@ -112,6 +112,7 @@ fn a_crowd_is_served_in_time() {
 }
 
 /// Runs the crowd in a user namespace, which has limits of its own.
+#[cfg(feature = "__tools")]
 #[test]
 fn a_crowd_without_inotify_is_served_in_time() {
     let script = "echo 0 >/proc/sys/user/max_inotify_instances && exec \"$@\"";

@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
@@ -112,10 +111,11 @@ fn a_directory_that_others_can_change_is_a_failure() {
 }
 
 /// Returns the output of `lockctl doctor` in a mount namespace of its own, after `mount` at `$DIR`.
+#[cfg(feature = "__tools")]
 fn behind(mount: &str, prefix: &[&str]) -> (i32, String) {
     let scratch = Scratch::new();
     let (directory, url) = on_disk();
-    let mut command = Command::new("unshare");
+    let mut command = std::process::Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-e", "-c"]);
     command.arg(format!("{mount}\nexec \"$@\"")).arg("sh").args(prefix);
     command.arg(env!("CARGO_BIN_EXE_lockctl")).args(["doctor", &url]);
@@ -124,6 +124,7 @@ fn behind(mount: &str, prefix: &[&str]) -> (i32, String) {
     (status, stdout + &stderr)
 }
 
+#[cfg(feature = "__tools")]
 #[test]
 fn a_read_only_directory_is_a_failure() {
     let (status, shown) = behind("mount -t tmpfs -o ro,mode=700 none \"$DIR\"", &[]);
@@ -132,6 +133,7 @@ fn a_read_only_directory_is_a_failure() {
     assert!(shown.contains("read-only"), "{shown}");
 }
 
+#[cfg(feature = "__tools")]
 #[test]
 fn a_full_directory_is_a_failure() {
     let fill = "mount -t tmpfs -o size=4k,nr_inodes=1,mode=700 none \"$DIR\"";
@@ -140,6 +142,7 @@ fn a_full_directory_is_a_failure() {
     assert!(shown.contains("failure  space: "), "{shown}");
 }
 
+#[cfg(feature = "__tools")]
 #[test]
 fn inotify_instances_that_are_used_up_are_a_warning() {
     // Not /proc/sys/fs/inotify, which holds for the whole machine. This is the limit of the new

@@ -85,6 +85,7 @@ fn a_hold_of_flock_is_shown_and_cannot_be_broken() {
 
 /// Kills lockctl in a container, where the kernel forgets which process has locked a file once that
 /// process is gone.
+#[cfg(feature = "__tools")]
 #[test]
 fn inside_a_container_the_lock_of_an_orphan_is_held() {
     let fixture = Fixture::new();

@@ -32,6 +32,7 @@ impl Shell {
     }
 
     /// Starts lockctl itself, without a shell, as the only process of a container.
+    #[cfg(feature = "__tools")]
     pub(crate) fn of_container(scratch: &Scratch, arguments: &[&str]) -> Self {
         let unshare =
             ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];

@@ -99,6 +99,7 @@ fn ctrl_z_stops_everything_and_fg_resumes_it() {
 }
 
 /// Presses Ctrl-Z in a container without a shell, which could not resume lockctl.
+#[cfg(feature = "__tools")]
 #[test]
 fn ctrl_z_in_a_container_stops_nothing() {
     let scratch = Scratch::new();

@@ -176,6 +176,7 @@ fn child_that_tells_the_time() {
 
 /// A machine that was suspended for a day: in a time namespace, as for a container that was moved,
 /// the clock that counts since the boot is ahead of the one that stands still meanwhile.
+#[cfg(feature = "__tools")]
 #[test]
 fn the_time_since_the_boot_counts_suspensions() {
     let child = Command::new("unshare")

@@ -8,6 +8,7 @@ mod detached;
 mod directory;
 mod listing;
 mod locks;
+#[cfg(feature = "__tools")]
 mod mounts;
 mod processes;
 mod queue;
