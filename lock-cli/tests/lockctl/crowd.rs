@@ -111,7 +111,7 @@ fn a_crowd_is_served_in_time() {
     sizes().into_iter().for_each(|size| is_served(size, &[]));
 }
 
-/// Runs the crowd in a user namespace, which has limits of its own.
+/// In a user namespace, the crowd has a limit of no instances.
 #[cfg(feature = "__tools")]
 #[test]
 fn a_crowd_without_inotify_is_served_in_time() {

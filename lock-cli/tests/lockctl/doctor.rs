@@ -110,7 +110,7 @@ fn a_directory_that_others_can_change_is_a_failure() {
     assert!(text.contains("chmod go-w"), "{text}");
 }
 
-/// Returns the output of `lockctl doctor` in a mount namespace of its own, after `mount` at `$DIR`.
+/// Runs `mount` in a mount namespace. Returns the output of `lockctl doctor` on `$DIR` there.
 #[cfg(feature = "__tools")]
 fn behind(mount: &str, prefix: &[&str]) -> (i32, String) {
     let scratch = Scratch::new();
