@@ -11,7 +11,7 @@ use tracing::{Instrument, Span};
 
 use super::backoff::{Backoff, jittered_up_to};
 use super::hold::{ClaimState, Engine, Head, Hold};
-use super::shared::MAX_RELEASES;
+use super::shared::{MAX_RELEASES, SharedEngine};
 use crate::backend::{Claim, Effect, Fault, QUEUE_ENTRY_GRACE, Release, ReleaseMode, Takeover};
 use crate::clock::{Moment, sleep, sleep_until};
 use crate::entropy;
@@ -26,7 +26,7 @@ const RELEASE_TURN: Duration = Duration::from_millis(500);
 /// A release that is not answered is repeated that often at least, until the lease is over.
 const LONGEST_RELEASE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The same after the locker was closed: its `close` may be waiting.
+/// The same while `close` waits.
 const LONGEST_CLOSING_PAUSE: Duration = Duration::from_millis(100);
 
 /// The residue that a claim may have left on the backend.
@@ -261,18 +261,26 @@ impl PendingRelease {
                 return;
             }
             attempts += 1;
-            let ttl = self.target.get().claim.ttl;
-            let longest = match self.engine.check_open() {
-                Ok(()) => (ttl / 10).clamp(Backoff::LONGEST, LONGEST_RELEASE_PAUSE),
-                Err(_) => LONGEST_CLOSING_PAUSE,
-            };
-            // `close` waits for this release.
-            tokio::select! {
-                biased;
-                () = sleep(jittered_up_to(longest, Duration::from_millis(10), attempts)) => {}
-                () = self.engine.closes() => {}
-            }
+            self.pause(attempts).await;
             answer = self.release_in_turn().await;
+        }
+    }
+
+    /// Pauses before the release is repeated, and not for long while `close` waits for it.
+    async fn pause(&self, attempts: u32) {
+        let SharedEngine { closing, settings, .. } = &*self.engine;
+        let closed_at = closing.get().copied();
+        let longest = match closed_at {
+            Some(at) if !(at + settings.timeout).has_passed() => LONGEST_CLOSING_PAUSE,
+            _ => {
+                let tenth = self.target.get().claim.ttl / 10;
+                tenth.clamp(Backoff::LONGEST, LONGEST_RELEASE_PAUSE)
+            }
+        };
+        tokio::select! {
+            biased;
+            () = sleep(jittered_up_to(longest, Duration::from_millis(10), attempts)) => {}
+            _ = closing.wait(), if closed_at.is_none() => {}
         }
     }
 

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::local_queue::LocalQueues;
 use super::schedule::{Schedule, Scheduled};
 use crate::backend::{Backend, Capabilities, Fault, FaultKind, HoldKind, Order, Support};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
 use crate::metrics::{Classes, Metrics};
@@ -58,7 +59,8 @@ pub(crate) struct SharedEngine<H: Held> {
     /// Shared by the releases that are repeated, which counts them.
     pub(crate) repeated_releases: Arc<()>,
     pub(crate) tasks: TaskTracker,
-    pub(crate) closing: SetOnce<()>,
+    /// When the locker was closed.
+    pub(crate) closing: SetOnce<Moment>,
     pub(crate) metrics: Metrics,
     seen_tokens: Mutex<SeenTokens>,
 }
@@ -175,16 +177,8 @@ impl<H: Held> SharedEngine<H> {
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.closing.get() {
             None => Ok(()),
-            Some(()) => Err(Error::new(ErrorKind::Closed, "the locker was closed")),
+            Some(_) => Err(Error::new(ErrorKind::Closed, "the locker was closed")),
         }
-    }
-
-    /// Waits until the locker is closed. Never resolves if it was closed before.
-    pub(crate) async fn closes(&self) {
-        if self.closing.initialized() {
-            return std::future::pending().await;
-        }
-        self.closing.wait().await;
     }
 
     /// Returns the leases that can be asked for.

@@ -404,6 +404,27 @@ async fn close_repeats_releases_that_fail_meanwhile_soon() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_close_has_given_up_releases_are_repeated_as_seldom_as_before() {
+    let releases = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&releases);
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Release => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Injection::Refuse(FaultKind::Unavailable)
+        }
+        _ => Injection::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(2)).build();
+    drop(locks.lock("n").unwrap().ttl(secs(120)).acquire().await.unwrap());
+    assert_eq!(locks.close().await.unwrap_err().kind(), ErrorKind::Timeout);
+    sleep(secs(15)).await;
+    let before = releases.load(Ordering::SeqCst);
+    sleep(secs(60)).await;
+    let repeated = releases.load(Ordering::SeqCst) - before;
+    assert!(repeated <= 11, "{repeated} in a minute, when a tenth of the lease is 12 s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn more_acquisitions_than_allowed_are_refused() {
     let locks = Locker::builder(Memory::new()).max_pending(1).build();
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
