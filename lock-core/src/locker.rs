@@ -384,8 +384,8 @@ impl Locker {
 
     /// Refuses new acquisitions, ends the waiting ones with [`ErrorKind::Closed`], and waits until
     /// they are gone and the releases that run in the background are done, at most the locker's
-    /// timeout. A release that pauses after a failure is repeated at once, and then every 100 ms for
-    /// that time. Guards stay valid; drop them first if their releases are to be waited for.
+    /// timeout. A release that pauses after a failure is repeated at once, and then every 100 ms
+    /// for that time. Guards stay valid; drop them first if their releases are to be waited for.
     ///
     /// # Errors
     ///
