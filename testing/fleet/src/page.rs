@@ -129,7 +129,7 @@ fn heading(page: &mut String, cells: &[&str]) {
 }
 
 fn version<'a>(record: &'a Record, client: &'a Client) -> Option<&'a str> {
-    record.of(client.name).find_map(|seen| seen.version.as_deref())
+    record.of(client.name).next().map(|seen| seen.version.as_str())
 }
 
 fn hand_overs<'a>(
@@ -272,7 +272,6 @@ fn not_run(page: &mut String, record: &Record) {
     }
     page.push_str("\n## Not run\n\n");
     for client in missing {
-        let how = record.of(client.name).next().map_or("no result is recorded", |seen| &*seen.seen);
-        writeln!(page, "* {}: {how}", client.name).expect("a string can be written");
+        writeln!(page, "* {}", client.name).expect("a string can be written");
     }
 }

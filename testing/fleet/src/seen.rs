@@ -31,17 +31,14 @@ impl Side {
 pub struct Seen {
     /// The client.
     pub client: String,
-    /// Its version, or `None` if it was not installed: then nothing was checked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
+    /// Its version.
+    pub version: String,
     /// The check.
-    #[serde(default)]
     pub check: String,
     /// The side that held the lock first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Side>,
-    /// The observation, in the form of the check; of a client that was not installed, the command
-    /// that installs it.
+    /// The observation, in the form of the check.
     pub seen: String,
 }
 

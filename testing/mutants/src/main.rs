@@ -8,6 +8,8 @@ mod git;
 mod patch;
 mod refresh;
 mod run;
+#[cfg(test)]
+mod topologies;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
