@@ -123,7 +123,7 @@ impl Client {
             Node(_) => "node",
             Python(_) | PythonApart(_) => "python",
             Java(_) => "java",
-            Installed(_) => return "run ./test, which installs Debian's packages".into(),
+            Installed(_) => return "./test, which installs Debian's packages".into(),
         };
         format!("testing/fleet/setup {language}")
     }

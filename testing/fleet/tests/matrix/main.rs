@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     for client in clients.filter(is_wanted) {
         match client.version(&target()) {
             Ok(version) => trials.extend(trials_of(client, &version, &results)),
-            Err(how) => panic!("{} is missing: {how}", client.name),
+            Err(how) => panic!("{} is missing: run {how}", client.name),
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()
