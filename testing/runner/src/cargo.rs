@@ -14,6 +14,8 @@ pub(crate) struct Program {
     /// The name of its file, or `lib`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
+    /// It has its own file of tests: one that runs none is a mistake.
+    pub(crate) is_test: bool,
     /// The crate's folder, where cargo runs it.
     pub(crate) folder: PathBuf,
 }
@@ -31,6 +33,12 @@ struct Message {
 struct Target {
     name: String,
     kind: Vec<String>,
+}
+
+impl Target {
+    fn is_test(&self) -> bool {
+        self.kind.iter().any(|kind| kind == "test")
+    }
 }
 
 #[derive(Deserialize)]
@@ -77,6 +85,7 @@ impl Program {
         let folder = message.manifest_path?.parent()?.to_owned();
         let is_lib = target.kind.iter().any(|kind| kind.ends_with("lib"));
         Some(Self {
+            is_test: target.is_test(),
             package: folder.file_name()?.to_string_lossy().into_owned(),
             name: if is_lib { "lib".to_owned() } else { target.name },
             executable: message.executable?,
@@ -93,6 +102,8 @@ struct Metadata {
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
+    targets: Vec<Target>,
     dependencies: Vec<Dependency>,
 }
 
@@ -127,14 +138,34 @@ pub(crate) fn select(crates: &[String], features: &[String]) -> Result<Vec<Strin
     Ok(selection)
 }
 
-fn with_dependents(crates: &[String]) -> Result<Vec<String>, String> {
+/// Returns the test programs that the workspace has, as `CRATE/PROGRAM`. Cargo builds those alone
+/// whose features are on.
+///
+/// # Errors
+///
+/// Cargo does not know the workspace.
+pub(crate) fn all_programs() -> Result<Vec<String>, String> {
+    let mut programs = Vec::new();
+    for package in metadata()?.packages {
+        let folder = package.manifest_path.parent().and_then(|folder| folder.file_name());
+        let folder = folder.unwrap_or_default().to_string_lossy();
+        let tests = package.targets.iter().filter(|target| target.is_test());
+        programs.extend(tests.map(|target| format!("{folder}/{}", target.name)));
+    }
+    Ok(programs)
+}
+
+fn metadata() -> Result<Metadata, String> {
     let output = Command::new("cargo")
         .args(["metadata", "--locked", "--no-deps", "--format-version", "1"])
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cargo: {error}"))?;
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo: {error}"))?;
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo: {error}"))
+}
+
+fn with_dependents(crates: &[String]) -> Result<Vec<String>, String> {
+    let metadata = metadata()?;
     let names = metadata.packages.iter().map(|package| package.name.as_str());
     let known: BTreeSet<_> = names.collect();
     if let Some(unknown) = crates.iter().find(|name| !known.contains(name.as_str())) {

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Instant;
 
+use cargo::Program;
 use clap::Parser;
 use run::Skip;
 
@@ -61,6 +62,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// Checks that all test programs of the workspace are there: those that are not built would be
+/// missed by nothing else.
+///
+/// # Errors
+///
+/// One is not built and not left out, or a filter fits no program any more, so that it would leave
+/// out nothing.
+fn check(programs: &[Program], skips: &[Skip]) -> Result<(), String> {
+    let all = cargo::all_programs()?;
+    if let Some(skip) = skips.iter().find(|skip| !all.iter().any(|path| path == skip.program())) {
+        return Err(format!("--skip {skip}: there is no such test program"));
+    }
+    let is_built = |path: &str| programs.iter().any(|program| program.path() == path);
+    let is_left_out = |path: &str| skips.iter().any(|skip| skip.to_string() == path);
+    match all.iter().find(|path| !is_built(path) && !is_left_out(path)) {
+        Some(path) => Err(format!("{path} is not built: its features are off")),
+        None => Ok(()),
+    }
+}
+
 /// Returns whether all tests passed.
 fn execute(arguments: &Arguments) -> Result<bool, String> {
     let selection = cargo::select(&arguments.crates, &arguments.features)?;
@@ -76,12 +97,8 @@ fn execute(arguments: &Arguments) -> Result<bool, String> {
     for topology in &unchanged {
         skips.extend(topology.skips()?);
     }
-    for skip in &skips {
-        // A filter that fits no program any more would silently leave out nothing.
-        let is_there = programs.iter().any(|program| skip.is_of(program));
-        if !is_there && arguments.crates.is_empty() {
-            return Err(format!("--skip {skip}: there is no such test program"));
-        }
+    if arguments.crates.is_empty() {
+        check(&programs, &skips)?;
     }
     println!("compiled in {} s", build.elapsed().as_secs());
     let test = Instant::now();

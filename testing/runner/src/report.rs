@@ -3,6 +3,8 @@
 use std::process::{ExitStatus, Output};
 use std::time::Duration;
 
+use crate::cargo::Program;
+
 /// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -28,11 +30,14 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome of a test program. One that ends before its last test has no result.
-    pub(crate) fn of_program(name: &str, output: &Output, took: Duration) -> Self {
-        let outcome = Self::of_command(name, output, took);
+    /// Returns the outcome of a test program. One that ends before its last test has no result. A
+    /// file of tests of which none ran has lost them.
+    pub(crate) fn of_program(program: &Program, output: &Output, took: Duration) -> Self {
+        let outcome = Self::of_command(&program.path(), output, took);
         let has_result = outcome.text.lines().any(|line| line.starts_with("test result: ok"));
-        Self { passed: outcome.passed && has_result, ..outcome }
+        let Counts([passed, ..]) = Counts::of(&outcome.text);
+        let has_run = passed > 0 || !program.is_test;
+        Self { passed: outcome.passed && has_result && has_run, ..outcome }
     }
 }
 
@@ -137,14 +142,25 @@ mod tests {
 
     #[test]
     fn a_program_passes_only_with_a_result() {
-        let passes = |said: &str, code: i32| {
+        let mut program = Program {
+            package: "c".to_owned(),
+            name: "p".to_owned(),
+            executable: "p".into(),
+            is_test: true,
+            folder: "c".into(),
+        };
+        let passes = |program: &Program, said: &str, code: i32| {
             let (status, stdout) = (ExitStatus::from_raw(code << 8), said.as_bytes().to_vec());
             let output = Output { status, stdout, stderr: Vec::new() };
-            Outcome::of_program("p", &output, Duration::ZERO).passed
+            Outcome::of_program(program, &output, Duration::ZERO).passed
         };
-        assert!(passes("running 1 test\ntest result: ok. 1 passed; 0 failed\n", 0));
-        assert!(!passes("running 1 test\n", 0), "it has ended half-way");
-        assert!(!passes("test result: ok. 1 passed; 0 failed\n", 101));
+        assert!(passes(&program, "running 1 test\ntest result: ok. 1 passed; 0 failed\n", 0));
+        assert!(!passes(&program, "running 1 test\n", 0), "it has ended half-way");
+        assert!(!passes(&program, "test result: ok. 1 passed; 0 failed\n", 101));
+        let none = "test result: ok. 0 passed; 0 failed\n";
+        assert!(!passes(&program, none, 0), "it has no tests any more");
+        program.is_test = false;
+        assert!(passes(&program, none, 0), "few crates have tests of their own modules");
     }
 
     #[test]

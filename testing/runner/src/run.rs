@@ -54,7 +54,7 @@ impl Skip {
     }
 
     /// Returns whether it leaves out tests of this program.
-    pub(crate) fn is_of(&self, program: &Program) -> bool {
+    fn is_of(&self, program: &Program) -> bool {
         self.program == program.path()
     }
 }
@@ -125,7 +125,7 @@ fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .output()
         .expect("coreutils has timeout");
-    Some(Outcome::of_program(&program.path(), &output, start.elapsed()))
+    Some(Outcome::of_program(program, &output, start.elapsed()))
 }
 
 fn says_times(program: &Program) -> bool {

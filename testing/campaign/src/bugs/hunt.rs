@@ -205,24 +205,33 @@ fn detect_by_mutants(
     let names = mutants.iter().map(|(name, _)| name);
     let mut running = Command::new(script).args(names).stdout(Stdio::piped()).spawn()?;
     let output = running.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
-    let mut missing = mutants.len();
+    let (mut missing, mut is_any_unseen) = (mutants.len(), false);
     for line in BufReader::new(output).lines() {
         let line = line?;
-        let mut words = line.split_whitespace();
-        let name = words.next();
-        let Some((name, bug)) = mutants.iter().find(|(known, _)| Some(*known) == name) else {
+        let Some((name, caught_by)) = row(&line) else { continue };
+        let Some((name, bug)) = mutants.iter().find(|(known, _)| *known == name) else {
             continue;
         };
-        let by = words.skip(1).collect::<Vec<_>>().join(" ");
-        let seen = (by != "NOT CAUGHT").then(|| format!("{by} fails"));
+        let seen = caught_by.map(|by| format!("{by} fails"));
+        is_any_unseen |= seen.is_none();
         store(Finding::new(bug, "a mutant".to_owned(), seen, format!("scripts/mutants {name}")))?;
         missing -= 1;
     }
-    running.wait()?;
+    let status = running.wait()?;
     match missing {
-        0 => Ok(()),
+        0 if status.success() || is_any_unseen => Ok(()),
+        0 => Err(io::Error::other(format!("scripts/mutants ends with {status}"))),
         _ => Err(io::Error::other(format!("scripts/mutants reports nothing of {missing} bugs"))),
     }
+}
+
+/// Returns the name of the mutant in a row of the table of `scripts/mutants`, and the test that
+/// caught it, if one did.
+fn row(line: &str) -> Option<(&str, Option<String>)> {
+    let mut words = line.split_whitespace();
+    let (name, _seconds) = (words.next()?, words.next()?);
+    let by = words.collect::<Vec<_>>().join(" ");
+    Some((name, (!by.starts_with("NOT CAUGHT")).then_some(by)))
 }
 
 #[cfg(test)]
@@ -234,6 +243,15 @@ mod tests {
         let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/campaign");
         let all = Outcome::load_all(&results).expect("results can be read");
         all.into_iter().find(Outcome::is_clean).expect("one is clean")
+    }
+
+    #[test]
+    fn mutant_is_seen_only_if_a_test_caught_it() {
+        let by = Some("refusals::a_refused_release_is_repeated".to_owned());
+        let line = "lock-redis/barges      12.3  refusals::a_refused_release_is_repeated";
+        assert_eq!(row(line), Some(("lock-redis/barges", by)));
+        let line = "lock-redis/barges      12.3  NOT CAUGHT: its command passes";
+        assert_eq!(row(line), Some(("lock-redis/barges", None)));
     }
 
     #[test]

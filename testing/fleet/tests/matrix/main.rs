@@ -2,7 +2,8 @@
 //!
 //! By default the clients that Debian has, with seconds of load. `FLEET=all` also runs those that
 //! `testing/fleet/setup` installs. A missing client is a failure. `FLEET_SECONDS` is the time of a
-//! load run. `FLEET_RECORD=FILE` stores the results; a relative path begins at the workspace's root.
+//! load run. `FLEET_RECORD=FILE` stores the results; a relative path begins at the root of the
+//! workspace.
 
 mod checks;
 mod load;
