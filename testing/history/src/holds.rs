@@ -180,7 +180,11 @@ pub(super) fn latest_end(lock: LockView<'_>, grant: &Grant) -> (Time, bool) {
         if lease.is_some() && faults.next().is_none() {
             lapsed = lapsed.min(release.invoke.plus(lock.header.drain));
         }
-        let gone = release.err == Some(Why::Gone) || release.err == Some(Why::NotHeld);
+        // The server keeps the locks of a session that its client has given up, until it ends that.
+        let gone = match &release.err {
+            Some(Why::NotHeld) => !ended_with_session(lock, acquire, release.ret),
+            err => *err == Some(Why::Gone),
+        };
         if release.outcome == Outcome::Ok || gone {
             answered = answered.min(release.ret);
         } else if release.outcome != Outcome::Open {
@@ -189,7 +193,9 @@ pub(super) fn latest_end(lock: LockView<'_>, grant: &Grant) -> (Time, bool) {
         }
     }
     match &grant.lost {
-        Some((at, Why::NotHeld, _)) => answered = answered.min(*at),
+        Some((at, Why::NotHeld, _)) if !ended_with_session(lock, acquire, *at) => {
+            answered = answered.min(*at);
+        }
         Some((at, _, _)) => {
             lapsed = lapsed.min(lock.settled(acquire, acquire.invoke..=*at));
         }
@@ -227,6 +233,40 @@ pub(super) fn latest_end(lock: LockView<'_>, grant: &Grant) -> (Time, bool) {
         Some(kept) => (kept, false),
         None => (ended, lapsed < answered),
     }
+}
+
+/// Returns whether the session of a hold may have ended by `at`, and its locks with it. A client
+/// whose link fails gives it up, and then no lock of the session is confirmed any more.
+pub(super) fn ended_with_session(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
+    let felt = lock.felt(acquire.process, acquire.asked..=at);
+    let felt: Vec<_> = felt.filter(|fault| !fault.starves()).collect();
+    let has_effects = felt.iter().any(|fault| fault.until.plus(lock.header.drain) >= at);
+    let Some(first) = felt.iter().map(|fault| fault.from).min() else { return false };
+    let is_over = has_effects && !lives_on(lock, acquire, first.max(acquire.asked), at);
+    lock.header.moves_back && is_over
+}
+
+/// Returns whether a lock that the client of `acquire` had by `from` was confirmed to it after
+/// `at`: a client has one session at a time. Without a deadline, the call was of another program.
+fn lives_on(view: LockView<'_>, acquire: &Operation, from: Time, at: Time) -> bool {
+    let is_confirmed = |call: &Operation| {
+        // A hand-over inside a process is no release on the server.
+        let is_by_guard = match call.op {
+            Op::Release => call.guarded && !view.header.passes_on,
+            _ => call.op == Op::Renew && call.valid_until.is_some(),
+        };
+        is_by_guard && call.outcome == Outcome::Ok && call.invoke > at
+    };
+    view.history.locks.iter().any(|lock| {
+        let mut held = lock.grants.iter().filter(|grant| {
+            let other = lock.acquire_of(grant);
+            other.ret <= from && view.are_together(other, acquire)
+        });
+        held.any(|grant| {
+            let calls = grant.asked.iter().chain(&grant.releases);
+            calls.map(|&index| &lock.calls[index]).any(is_confirmed)
+        })
+    })
 }
 
 /// An interval in which a client may have had the lock, or was queued for it.

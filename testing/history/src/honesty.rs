@@ -1,6 +1,6 @@
 //! K7: the backend's statements about the end of a hold are true.
 
-use super::holds::{Hold, earliest_expiry, is_fenced};
+use super::holds::{Hold, earliest_expiry, ended_with_session, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
@@ -86,40 +86,6 @@ fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report)
             at.t
         )
     });
-}
-
-/// Returns whether the session of a hold may have ended by `at`, and its locks with it. A client
-/// whose link fails gives it up, and then no lock of the session is confirmed any more.
-fn ended_with_session(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
-    let felt = lock.felt(acquire.process, acquire.asked..=at);
-    let felt: Vec<_> = felt.filter(|fault| !fault.starves()).collect();
-    let has_effects = felt.iter().any(|fault| fault.until.plus(lock.header.drain) >= at);
-    let Some(first) = felt.iter().map(|fault| fault.from).min() else { return false };
-    let is_over = has_effects && !lives_on(lock, acquire, first.max(acquire.asked), at);
-    lock.header.moves_back && is_over
-}
-
-/// Returns whether a lock that the client of `acquire` had by `from` was confirmed to it after
-/// `at`: a client has one session at a time. Without a deadline, the call was of another program.
-fn lives_on(view: LockView<'_>, acquire: &Operation, from: Time, at: Time) -> bool {
-    let is_confirmed = |call: &Operation| {
-        // A hand-over inside a process is no release on the server.
-        let is_by_guard = match call.op {
-            Op::Release => call.guarded && !view.header.passes_on,
-            _ => call.op == Op::Renew && call.valid_until.is_some(),
-        };
-        is_by_guard && call.outcome == Outcome::Ok && call.invoke > at
-    };
-    view.history.locks.iter().any(|lock| {
-        let mut held = lock.grants.iter().filter(|grant| {
-            let other = lock.acquire_of(grant);
-            other.ret <= from && view.are_together(other, acquire)
-        });
-        held.any(|grant| {
-            let calls = grant.asked.iter().chain(&grant.releases);
-            calls.map(|&index| &lock.calls[index]).any(is_confirmed)
-        })
-    })
 }
 
 /// Checks that no renewal is confirmed after a higher token was granted. Its holder has taken the

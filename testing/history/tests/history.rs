@@ -1431,6 +1431,35 @@ fn a_session_that_is_given_up_ends_its_locks_where_that_is_said() {
     }
 }
 
+/// Checks that a lock whose session was given up stays taken until the server ends that session,
+/// and not for longer.
+#[test]
+fn a_session_that_is_given_up_keeps_its_locks_for_a_while() {
+    let cut = fault(1, [120, 700], r#""held-and-delivered","proc":"p1""#);
+    let ended = [
+        vec![lost(900, "p1/a", "not_held")],
+        [("invoke", 800, ""), ("fail", 900, r#","err":"not_held""#)]
+            .map(|(kind, t, err)| written(t, kind, "p1/a", "release", err))
+            .to_vec(),
+    ];
+    for end in ended {
+        let held = [&grant("p1/a", [100, 101], 256, 3000)[..], &end].concat();
+        let judge = |fields: &str, cut: &[String], at: u64| {
+            report_on(fields, &[&held[..], cut, &busy("p2/b", [at, at + 10])].concat())
+        };
+        let soon = judge(r#","moves_back":true"#, &cut, 2000);
+        assert!(soon.is_legal(), "{soon}");
+        for (fields, cut, at) in [
+            (r#","moves_back":true"#, &cut[..], 20_000),
+            (r#","moves_back":true"#, &[], 2000),
+            ("", &cut, 2000),
+        ] {
+            let report = judge(fields, cut, at);
+            assert!(report.breaks(Rule::K2), "{fields} {at}: {report}");
+        }
+    }
+}
+
 /// Checks that a deadline that moves back excuses no second holder beside one that was told since
 /// that it holds the lock.
 #[test]
