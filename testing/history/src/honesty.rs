@@ -4,7 +4,7 @@ use super::holds::{Hold, earliest_expiry, ended_with_session, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{Grant, LockView, Operation, Outcome, Time};
+use super::timeline::{Grant, LockView, Operation, Outcome, Time, Window};
 
 /// Checks that at most one release is confirmed, that nothing ends without a reason, and that a
 /// lost lock stays lost.
@@ -73,6 +73,7 @@ fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report)
         || earliest_give_up
         || broken
         || ended_with_session(lock, acquire, at)
+        || lost_its_votes(lock, acquire, at)
         || earliest_expiry(lock, grant) <= Time::last(at.t)
     {
         return;
@@ -86,6 +87,15 @@ fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report)
             at.t
         )
     });
+}
+
+/// Returns whether a quorum may doubt the votes of a hold. A fault kept an answer from one of its
+/// attempts, and later most members were restarted: a vote there may be of that attempt, which
+/// arrived late.
+fn lost_its_votes(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
+    let missed_an_answer = lock.met(acquire.process, acquire.invoke..=acquire.ret).next().is_some();
+    let mut faults = lock.met(acquire.process, acquire.ret..=at);
+    lock.header.votes && missed_an_answer && faults.any(Window::hits_most_members)
 }
 
 /// Checks that no renewal is confirmed after a higher token was granted. Its holder has taken the

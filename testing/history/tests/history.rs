@@ -1460,6 +1460,35 @@ fn a_session_that_is_given_up_keeps_its_locks_for_a_while() {
     }
 }
 
+/// Checks that a quorum may lose votes that it cannot tell from those of a late attempt: after a
+/// fault that kept an answer from its client, and a restart of most members.
+#[test]
+fn a_quorum_doubts_votes_only_after_two_faults() {
+    let cut = fault(1, [90, 110], r#""delay","proc":"p1""#);
+    let restarted = fault(2, [200, 250], r#""server-restarted""#);
+    let member = fault(2, [200, 250], r#""member-restarted","hidden":true"#);
+    let early = fault(2, [50, 80], r#""server-restarted""#);
+    let judge = |fields: &str, faults: &[&[String; 2]]| {
+        let mut lines = grant("p1/a", [100, 101], 256, 3000).to_vec();
+        lines.push(lost(300, "p1/a", "not_held"));
+        lines.extend(faults.iter().flat_map(|fault| fault.to_vec()));
+        report_on(fields, &lines)
+    };
+    let votes = r#","votes":true"#;
+    let report = judge(votes, &[&cut, &restarted]);
+    assert!(report.is_legal(), "{report}");
+    for (fields, faults) in [
+        ("", vec![&cut, &restarted]),
+        (votes, vec![&cut]),
+        (votes, vec![&restarted]),
+        (votes, vec![&cut, &member]),
+        (votes, vec![&cut, &early]),
+    ] {
+        let report = judge(fields, &faults);
+        assert!(report.breaks(Rule::K7), "{fields} {faults:?}: {report}");
+    }
+}
+
 /// Checks that a deadline that moves back excuses no second holder beside one that was told since
 /// that it holds the lock.
 #[test]
