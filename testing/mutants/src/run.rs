@@ -145,8 +145,8 @@ fn text(output: &Output) -> String {
     format!("{said}{complained}")
 }
 
-/// Returns the test that failed or did not end, if it is one that the mutant breaks, or that ended
-/// its program by a signal. Any other failure proves nothing: a server may not have started.
+/// Returns the test that failed or did not end, if it is one that the mutant breaks, or that aborted
+/// its program, if it ran alone. Any other failure proves nothing: a server may not have started.
 fn caught_by(mutant: &Mutant, text: &str) -> Result<String, String> {
     let failed = |line: &str| {
         let name = line.strip_prefix("test ")?.strip_suffix("FAILED")?.trim_end();
@@ -160,9 +160,10 @@ fn caught_by(mutant: &Mutant, text: &str) -> Result<String, String> {
     let failures: Vec<_> =
         text.lines().filter_map(failed).chain(text.lines().filter_map(hung)).collect();
     let caught = failures.iter().find(|name| mutant.breaks_test(name)).cloned();
-    let is_killed = failures.is_empty() && text.contains(" (signal: ");
-    let killed = || is_killed.then(|| format!("{}, which ended its program", mutant.breaks));
-    caught.or_else(killed).ok_or_else(|| match failures.first() {
+    let is_alone = text.lines().any(|line| line == "running 1 test");
+    let is_aborted = is_alone && failures.is_empty() && text.contains("SIGABRT");
+    let aborted = || is_aborted.then(|| format!("{}, which aborted its program", mutant.breaks));
+    caught.or_else(aborted).ok_or_else(|| match failures.first() {
         Some(other) => format!("another test failed, {other}"),
         None => text.lines().last().unwrap_or_default().to_owned(),
     })
