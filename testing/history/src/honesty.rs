@@ -90,8 +90,7 @@ fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report)
 }
 
 /// Returns whether a quorum may doubt the votes of a hold. A fault kept an answer from one of its
-/// attempts, and later most members were restarted: a vote there may be of that attempt, which
-/// arrived late.
+/// attempts, and most members were restarted later. So their votes may be of that attempt.
 fn lost_its_votes(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
     let missed_an_answer = lock.met(acquire.process, acquire.invoke..=acquire.ret).next().is_some();
     let mut faults = lock.met(acquire.process, acquire.ret..=at);

@@ -1460,8 +1460,8 @@ fn a_session_that_is_given_up_keeps_its_locks_for_a_while() {
     }
 }
 
-/// Checks that a quorum may lose votes that it cannot tell from those of a late attempt: after a
-/// fault that kept an answer from its client, and a restart of most members.
+/// Checks that a quorum may lose votes after two faults: one kept an answer from its client, and
+/// most members were restarted later.
 #[test]
 fn a_quorum_doubts_votes_only_after_two_faults() {
     let cut = fault(1, [90, 110], r#""delay","proc":"p1""#);

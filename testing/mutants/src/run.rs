@@ -145,8 +145,9 @@ fn text(output: &Output) -> String {
     format!("{said}{complained}")
 }
 
-/// Returns the test that failed or did not end, if it is one that the mutant breaks, or that aborted
-/// its program, if it ran alone. Any other failure proves nothing: a server may not have started.
+/// Returns the test that failed or did not end, if it is one that the mutant breaks, or that
+/// aborted its program, if it ran alone. Any other failure proves nothing: a server may not have
+/// started.
 fn caught_by(mutant: &Mutant, text: &str) -> Result<String, String> {
     let failed = |line: &str| {
         let name = line.strip_prefix("test ")?.strip_suffix("FAILED")?.trim_end();
