@@ -89,8 +89,8 @@ fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report)
     });
 }
 
-/// Returns whether a quorum may doubt the votes of a hold. A fault kept an answer from one of its
-/// attempts, and most members were restarted later. So their votes may be of that attempt.
+/// Returns whether a quorum may doubt the votes of a hold. Its client missed the answer to an
+/// attempt, and most members restart during the hold. Then their votes may be of that attempt.
 fn lost_its_votes(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
     let missed_an_answer = lock.met(acquire.process, acquire.invoke..=acquire.ret).next().is_some();
     let mut faults = lock.met(acquire.process, acquire.ret..=at);
