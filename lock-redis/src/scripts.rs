@@ -1,9 +1,11 @@
 //! The scripts that run on the server. Each file states its guarantees.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisError, RedisWrite, Script, ToRedisArgs};
+
+use crate::connection::batcher::{Batcher, Commands};
 
 /// For one server.
 pub(crate) static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
@@ -49,7 +51,8 @@ pub(crate) const DELETE_IF_EQUAL: &str = "DELIFEQ";
 #[derive(Clone)]
 pub(crate) struct Call {
     script: Option<&'static Script>,
-    command: Cmd,
+    /// One.
+    commands: Arc<Commands>,
 }
 
 impl Call {
@@ -62,50 +65,80 @@ impl Call {
         let mut command = Cmd::with_capacity(keys.len() + ARGUMENTS, bytes);
         command.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
         keys.iter().for_each(|key| command.write_arg(key.as_bytes()));
-        Self { script: Some(script), command }
+        Self::of(Some(script), command)
     }
 
     /// Deletes the key if it has this value, where the server can do that without a script. The
     /// answer is 1 if it did.
     pub(crate) fn delete_if_equal(key: &str, value: &str) -> Self {
-        Self { script: None, command: command(&[DELETE_IF_EQUAL, key, value]) }
+        Self::of(None, command(&[DELETE_IF_EQUAL, key, value]))
     }
 
     /// Deletes keys of one slot.
     pub(crate) fn delete(keys: &[&str]) -> Self {
         let mut command = redis::cmd("DEL");
         command.arg(keys);
-        Self { script: None, command }
+        Self::of(None, command)
+    }
+
+    fn of(script: Option<&'static Script>, command: Cmd) -> Self {
+        Self { script, commands: Arc::new(Commands { first: command, second: None }) }
     }
 
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
-        self.command.arg(argument);
+        Arc::make_mut(&mut self.commands).first.arg(argument);
         self
     }
 
     /// Returns the command, for a server that has the script, or for a caller that handles the
     /// error.
     pub(crate) fn command(&self) -> &Cmd {
-        &self.command
+        &self.commands.first
     }
 
-    pub(crate) async fn load(&self, redis: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    pub(crate) async fn load(&self, redis: &MultiplexedConnection) -> Result<(), RedisError> {
         match self.script {
-            Some(script) => script.load_async(redis).await.map(drop),
+            Some(script) => script.load_async(&mut redis.clone()).await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// Runs the script. A server that does not know it has run nothing, and gets it first.
+    /// Runs the script by the connection of this batcher.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
-        redis: &mut MultiplexedConnection,
+        batcher: &Batcher,
+        redis: &MultiplexedConnection,
     ) -> Result<T, RedisError> {
-        match self.command.query_async(redis).await {
+        let ask = || async {
+            let answers = batcher.ask(&self.commands).await?;
+            Ok(redis::from_redis_value(answers.first.extract_error()?)?)
+        };
+        self.run_by(ask, redis).await
+    }
+
+    /// Runs the script in a pipeline to itself.
+    pub(crate) async fn run_alone<T: FromRedisValue>(
+        &self,
+        redis: &MultiplexedConnection,
+    ) -> Result<T, RedisError> {
+        let ask = || async { self.command().query_async(&mut redis.clone()).await };
+        self.run_by(ask, redis).await
+    }
+
+    /// Runs the script by `ask`. A server that does not know it has run nothing, and gets it first.
+    pub(crate) async fn run_by<T, A>(
+        &self,
+        ask: impl Fn() -> A,
+        redis: &MultiplexedConnection,
+    ) -> Result<T, RedisError>
+    where
+        A: Future<Output = Result<T, RedisError>>,
+    {
+        match ask().await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 // Seldom, so it takes no room in each future.
                 Box::pin(self.load(redis)).await?;
-                self.command.query_async(redis).await
+                ask().await
             }
             done => done,
         }

@@ -1,5 +1,7 @@
 //! The value under the key of a held lock.
 
+use std::fmt::Write;
+
 use lock_core::{FencingToken, Label, OwnerId};
 
 /// The value of a lock of ours: `<owner> <token>[ <label>]`. A minus sign before it marks a
@@ -40,11 +42,15 @@ impl Value {
 
     /// Returns the value that the acquiring script writes: see [`shown`].
     pub(crate) fn text(owner: &OwnerId, token: u64, label: Option<&Label>) -> String {
-        let owner = owner.expose();
-        match shown(label) {
-            "" => format!("{owner} {token}"),
-            label => format!("{owner} {token} {label}"),
+        let mut text = owner.expose();
+        // Strings take everything.
+        let _ = write!(text, " {token}");
+        let label = shown(label);
+        if !label.is_empty() {
+            text.push(' ');
+            text.push_str(label);
         }
+        text
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {

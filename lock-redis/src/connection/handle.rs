@@ -10,6 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue, RedisError};
 
 use crate::clock::ServerTime;
+use crate::connection::batcher::Batcher;
 use crate::connection::clients::Driver;
 use crate::connection::health::{Health, PendingRequest};
 
@@ -20,6 +21,7 @@ pub(crate) struct Connection(Arc<ConnectionParts>);
 /// The parts of a connection. Each verb has a clone, so these are on the heap.
 pub(crate) struct ConnectionParts {
     pub(crate) redis: MultiplexedConnection,
+    pub(crate) batcher: Batcher,
     pub(crate) _driver: Driver,
     pub(crate) health: Arc<Health>,
     /// Whether the server tells of changes of the keys that we watch.

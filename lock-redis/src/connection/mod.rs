@@ -1,6 +1,7 @@
 //! One connection to one server.
 
 pub(crate) mod address;
+pub(crate) mod batcher;
 pub(crate) mod client_state;
 pub(crate) mod clients;
 pub(crate) mod handle;

@@ -18,21 +18,15 @@ impl ClusterPrelude<'_> {
     pub(crate) async fn before<T: FromRedisValue>(
         self,
         call: &Call,
-        redis: &mut MultiplexedConnection,
+        redis: &MultiplexedConnection,
     ) -> Result<T, RedisError> {
-        match self.once_before(call, redis).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                call.load(redis).await?;
-                self.once_before(call, redis).await
-            }
-            done => done,
-        }
+        call.run_by(|| self.once_before(call, redis.clone()), redis).await
     }
 
     async fn once_before<T: FromRedisValue>(
         self,
         call: &Call,
-        redis: &mut MultiplexedConnection,
+        mut redis: MultiplexedConnection,
     ) -> Result<T, RedisError> {
         let mut pipe = redis::pipe();
         if let Some(channel) = self.channel {

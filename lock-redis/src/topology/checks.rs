@@ -72,10 +72,10 @@ impl Link {
         let keys = keys.get(..count).unwrap_or_default();
         let mut trial = Call::new(&self.client.scripts().rights, keys);
         trial.arg(channel.as_deref().unwrap_or_default());
-        let mut redis = connection.redis.clone();
+        let redis = &connection.redis;
         let work = async {
-            trial.load(&mut redis).await?;
-            trial.run::<Vec<String>>(&mut redis).await
+            trial.load(redis).await?;
+            trial.run_alone::<Vec<String>>(redis).await
         };
         within(CONNECT_TIMEOUT, work)
             .await

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use lock_core::backend::{Effect, Fault, Identity};
 use lock_core::clock::Moment;
-use redis::{Pipeline, Value as Answer};
+use redis::Value as Answer;
 
+use crate::connection::batcher::{Answers, Commands};
 use crate::connection::handle::Connection;
 use crate::fault;
 use crate::keys::{Keys, LockKeys};
@@ -159,17 +160,17 @@ impl Link {
         ttl: u64,
         by: u64,
     ) -> Result<(Moment, Taken), Fault> {
-        let (mut redis, pipe) = (connection.redis.clone(), take(keys, value, ttl, by));
-        let asking = pipe.query_async::<Vec<Answer>>(&mut redis);
+        let commands = Arc::new(take(keys, value, ttl, by));
+        let asking = connection.batcher.ask(&commands);
         let (asked, answers) = connection.health.watch(asking).await;
-        let answers = answers.map_err(|error| self.failed(connection, "acquire", &error))?;
-        let [set, number] = <[Answer; 2]>::try_from(answers)
-            .map_err(|answers| fault::unexpected_answer("acquire", format!("{answers:?}")))?;
-        if matches!(&number, Answer::ServerError(error) if error.code() == "NOPERM") {
-            connection.health.refuses_to_count.store(true, Ordering::Relaxed);
-        }
+        let Answers { first: set, second: number } =
+            answers.map_err(|error| self.failed(connection, "acquire", &error))?;
         let number = match number {
-            Answer::Int(number) => u64::try_from(number).ok(),
+            Some(Answer::Int(number)) => u64::try_from(number).ok(),
+            Some(Answer::ServerError(error)) if error.code() == "NOPERM" => {
+                connection.health.refuses_to_count.store(true, Ordering::Relaxed);
+                None
+            }
             _ => None,
         };
         Ok((asked, Taken { is_set: set == Answer::Okay, number }))
@@ -220,12 +221,12 @@ impl Link {
 }
 
 /// Returns the commands of an attempt without a script.
-fn take(keys: &LockKeys, value: &str, ttl: u64, by: u64) -> Pipeline {
-    let mut pipe = Pipeline::with_capacity(2);
-    pipe.add_command(command(&["SET", keys.lock(), value, "NX", "PX", &ttl.to_string()]));
-    pipe.add_command(command(&["INCRBY", keys.token(), &by.to_string()]));
-    pipe.ignore_errors();
-    pipe
+fn take(keys: &LockKeys, value: &str, ttl: u64, by: u64) -> Commands {
+    let mut set = command(&["SET", keys.lock(), value, "NX", "PX"]);
+    let mut increase = command(&["INCRBY", keys.token()]);
+    set.arg(ttl);
+    increase.arg(by);
+    Commands { first: set, second: Some(increase) }
 }
 
 /// The answers to an attempt without a script.

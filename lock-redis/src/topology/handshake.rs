@@ -11,6 +11,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, RedisError, Value as Answer};
 
 use crate::connection::address::ServerLocation;
+use crate::connection::batcher::Batcher;
 use crate::connection::clients::Opened;
 use crate::connection::handle::{Connection, ConnectionParts};
 use crate::connection::health::Health;
@@ -43,6 +44,7 @@ impl Link {
         let speaking = settings.clone().set_push_sender(pushes);
         let failed = |error: RedisError| fault::no_connection(address, &error);
         let parts = |Opened { redis, driver }, health| ConnectionParts {
+            batcher: Batcher::over(redis.clone()),
             redis,
             _driver: driver,
             health,

@@ -24,7 +24,7 @@ use crate::clock::within;
 use crate::config::Config;
 use crate::connection::address::{Endpoint, ServerLocation};
 use crate::connection::client_state::ClientState;
-use crate::connection::handle::Connection;
+use crate::connection::handle::{Connection, ConnectionParts};
 use crate::connection::prelude::ClusterPrelude;
 use crate::fault;
 use crate::limits::CONNECT_TIMEOUT;
@@ -93,14 +93,12 @@ impl Link {
         call: &Call,
         prelude: Option<ClusterPrelude<'_>>,
     ) -> (Moment, Result<T, RedisError>) {
-        let mut redis = connection.redis.clone();
+        let ConnectionParts { redis, batcher, health, .. } = &**connection;
         match prelude {
             // Pinned here: a future that is given on and on is kept by each one on its way.
-            None => connection.health.watch(pin!(call.run(&mut redis))).await,
+            None => health.watch(pin!(call.run(batcher, redis))).await,
             // Seldom, so it takes no room in each future.
-            Some(prelude) => {
-                Box::pin(connection.health.watch(prelude.before(call, &mut redis))).await
-            }
+            Some(prelude) => Box::pin(health.watch(prelude.before(call, redis))).await,
         }
     }
 

@@ -85,8 +85,8 @@ impl Replicas {
         let mut redis = own.redis.clone();
         let work = async {
             let answer = match prelude {
-                None => call.run(&mut redis).await?,
-                Some(prelude) => prelude.before(call, &mut redis).await?,
+                None => call.run_alone(&redis).await?,
+                Some(prelude) => prelude.before(call, &redis).await?,
             };
             let mut wait = redis::cmd("WAIT");
             wait.arg(self.min_replicas.count).arg(millis(self.min_replicas.timeout));
