@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 const MAX_BATCH: usize = 256;
 
 /// The way to the task beside a connection. With it, the task ends.
-pub(crate) struct Batcher(mpsc::UnboundedSender<Request>);
+pub(crate) struct Batcher(mpsc::UnboundedSender<BatchedRequest>);
 
 /// The commands of one request, which are sent in one write.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ pub(crate) struct Answers {
     pub(crate) second: Option<Answer>,
 }
 
-struct Request {
+struct BatchedRequest {
     /// Shared, so that the caller returns the memory that it has taken.
     commands: Arc<Commands>,
     answers: oneshot::Sender<Result<Answers, RedisError>>,
@@ -66,7 +66,7 @@ impl Batcher {
     pub(crate) async fn ask(&self, commands: &Arc<Commands>) -> Result<Answers, RedisError> {
         let (sender, answers) = oneshot::channel();
         let commands = Arc::clone(commands);
-        let sent = self.0.send(Request { commands, answers: sender });
+        let sent = self.0.send(BatchedRequest { commands, answers: sender });
         match sent {
             Ok(()) => answers.await.unwrap_or_else(|_| Err(no_runtime())),
             Err(_) => Err(no_runtime()),
@@ -79,10 +79,10 @@ fn no_runtime() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-async fn send(batch: Vec<Request>, mut redis: MultiplexedConnection) {
+async fn send(batch: Vec<BatchedRequest>, mut redis: MultiplexedConnection) {
     let answered = match &*batch {
-        // If it fails, the error says more than that of a pipeline.
-        [Request { commands, .. }] if commands.second.is_none() => {
+        // The error of a pipeline would not say why the connection failed.
+        [BatchedRequest { commands, .. }] if commands.second.is_none() => {
             redis.send_packed_command(&commands.first).await.map(|answer| vec![answer])
         }
         _ => {
@@ -91,7 +91,7 @@ async fn send(batch: Vec<Request>, mut redis: MultiplexedConnection) {
         }
     };
     let mut answered = answered.map(Vec::into_iter);
-    for Request { commands, answers } in batch {
+    for BatchedRequest { commands, answers } in batch {
         let own = match &mut answered {
             Ok(all) => {
                 let mut next = || all.next().unwrap_or(Answer::Nil);
@@ -105,9 +105,9 @@ async fn send(batch: Vec<Request>, mut redis: MultiplexedConnection) {
     }
 }
 
-fn pipeline(batch: &[Request]) -> Pipeline {
+fn pipeline(batch: &[BatchedRequest]) -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(2 * batch.len());
-    for Request { commands, .. } in batch {
+    for BatchedRequest { commands, .. } in batch {
         pipeline.add_command(commands.first.clone());
         if let Some(second) = &commands.second {
             pipeline.add_command(second.clone());
