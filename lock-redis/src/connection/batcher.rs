@@ -5,23 +5,33 @@
 //! and then both wait for the allocator. So callers leave their requests to a task beside the
 //! connection. It sends all that are there as one pipeline, and waits for none to come.
 //!
-//! The answers to a batch arrive together: when the last one has come, or the connection has
-//! broken. The server executes the commands of one write in a row, and each takes milliseconds at
-//! most. A command that takes longer has a pipeline to itself.
+//! The answers to a batch are delivered when the last one has come, and are lost if the connection
+//! breaks before. So batches are small, and a command that takes longer than a script has a pipeline
+//! to itself. Requests of this task are sent in the order of the calls. Others may overtake them.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, Value as Answer};
+use redis::{Cmd, ErrorKind as RedisKind, Pipeline, RedisError, Value as Answer};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::connection::clients::DriverTask;
+
 /// The most requests of one batch.
-const MAX_BATCH: usize = 256;
+const MAX_BATCH: usize = 32;
+
+/// The most batches without answers. Further requests wait, and leave when their callers do.
+const MAX_BATCHES: usize = 128;
 
 /// The way to the task beside a connection. With it, the task ends.
-pub(crate) struct Batcher(mpsc::UnboundedSender<BatchedRequest>);
+pub(crate) struct Batcher {
+    requests: mpsc::Sender<BatchedRequest>,
+    _task: DriverTask,
+}
 
 /// The commands of one request, which are sent in one write.
 #[derive(Clone)]
@@ -45,8 +55,8 @@ struct BatchedRequest {
 impl Batcher {
     /// Starts the task for this connection.
     pub(crate) fn over(redis: MultiplexedConnection) -> Self {
-        let (sender, mut requests) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
+        let (sender, mut requests) = mpsc::channel(MAX_BATCH * MAX_BATCHES);
+        let task = tokio::spawn(async move {
             // They end with this task, whose connection is wanted no more: callers that are gone
             // would keep it open until it answers them.
             let mut sent = JoinSet::new();
@@ -56,21 +66,35 @@ impl Batcher {
                     return;
                 }
                 while sent.try_join_next().is_some() {}
-                sent.spawn(send(batch, redis.clone()));
+                if sent.len() == MAX_BATCHES {
+                    sent.join_next().await;
+                }
+                batch.retain(BatchedRequest::is_wanted);
+                // Polled here first, which sends it: tasks may start in any order.
+                let mut sending = Box::pin(send(batch, redis.clone()));
+                if poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await.is_pending() {
+                    sent.spawn(sending);
+                }
             }
         });
-        Self(sender)
+        Self { requests: sender, _task: DriverTask::of(&task) }
     }
 
     /// Sends a request.
     pub(crate) async fn ask(&self, commands: &Arc<Commands>) -> Result<Answers, RedisError> {
         let (sender, answers) = oneshot::channel();
         let commands = Arc::clone(commands);
-        let sent = self.0.send(BatchedRequest { commands, answers: sender });
-        match sent {
+        match self.requests.send(BatchedRequest { commands, answers: sender }).await {
             Ok(()) => answers.await.unwrap_or_else(|_| Err(no_runtime())),
             Err(_) => Err(no_runtime()),
         }
+    }
+}
+
+impl BatchedRequest {
+    /// Returns true unless the caller is gone.
+    fn is_wanted(&self) -> bool {
+        !self.answers.is_closed()
     }
 }
 
@@ -80,17 +104,22 @@ fn no_runtime() -> RedisError {
 }
 
 async fn send(batch: Vec<BatchedRequest>, mut redis: MultiplexedConnection) {
+    let pipeline = pipeline(&batch);
     let answered = match &*batch {
+        [] => return,
         // The error of a pipeline would not say why the connection failed.
         [BatchedRequest { commands, .. }] if commands.second.is_none() => {
             redis.send_packed_command(&commands.first).await.map(|answer| vec![answer])
         }
-        _ => {
-            let pipeline = pipeline(&batch);
-            redis.send_packed_commands(&pipeline, 0, pipeline.len()).await
-        }
+        _ => redis.send_packed_commands(&pipeline, 0, pipeline.len()).await,
     };
-    let mut answered = answered.map(Vec::into_iter);
+    let mut answered = answered.and_then(|answers| match answers.len() == pipeline.len() {
+        true => Ok(answers.into_iter()),
+        false => {
+            let why = "the library returned another number of answers";
+            Err(RedisError::from((RedisKind::UnexpectedReturnType, why)))
+        }
+    });
     for BatchedRequest { commands, answers } in batch {
         let own = match &mut answered {
             Ok(all) => {
@@ -118,9 +147,7 @@ fn pipeline(batch: &[BatchedRequest]) -> Pipeline {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-    use std::pin::pin;
-    use std::task::Poll;
+    use std::pin::{Pin, pin};
 
     use lock_conformance::helpers::eventually;
     use redis::{AsyncConnectionConfig, Client};
@@ -132,6 +159,7 @@ mod tests {
 
     async fn connect(url: &str) -> MultiplexedConnection {
         let settings = AsyncConnectionConfig::new().set_response_timeout(None);
+        let settings = settings.set_pipeline_buffer_size(MAX_BATCHES);
         let client = Client::open(url).unwrap();
         client.get_multiplexed_async_connection_with_config(&settings).await.unwrap()
     }
@@ -142,11 +170,25 @@ mod tests {
         echo
     }
 
-    /// Polls `asking` once, and drops it.
-    async fn abandon<T>(asking: impl Future<Output = T>) {
-        let mut asking = pin!(asking);
+    fn alone(first: Cmd) -> Arc<Commands> {
+        Arc::new(Commands { first, second: None })
+    }
+
+    async fn poll_once<T>(mut asking: Pin<&mut impl Future<Output = T>>) {
         let asked = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx).is_pending()));
-        assert!(asked.await);
+        assert!(asked.await, "there is no answer yet");
+    }
+
+    fn push(nth: usize) -> Cmd {
+        let mut push = redis::cmd("RPUSH");
+        push.arg("list").arg(nth);
+        push
+    }
+
+    async fn list(batcher: &Batcher) -> Vec<usize> {
+        let mut range = redis::cmd("LRANGE");
+        let answers = batcher.ask(&alone(range.arg("list").arg(0).arg(-1).clone())).await;
+        redis::from_redis_value(answers.unwrap().first).unwrap()
     }
 
     #[tokio::test]
@@ -160,7 +202,7 @@ mod tests {
             match nth % 4 {
                 0 => {
                     let Answers { first: answer, second } =
-                        batcher.ask(&commands(echo(&first), None)).await.unwrap();
+                        batcher.ask(&alone(echo(&first))).await.unwrap();
                     assert_eq!(text(Some(answer)), Some(Ok(first)));
                     assert_eq!(second, None);
                 }
@@ -176,10 +218,41 @@ mod tests {
                     assert!(answers.first.extract_error().is_err(), "there is no such command");
                     assert_eq!(text(answers.second), Some(Ok(second)));
                 }
-                _ => abandon(batcher.ask(&commands(echo(&first), Some(echo(&second))))).await,
+                _ => {
+                    let both = commands(echo(&first), Some(echo(&second)));
+                    poll_once(pin!(batcher.ask(&both))).await;
+                }
             }
         };
         all((0..4 * MAX_BATCH + 1).map(ask)).await;
+    }
+
+    #[tokio::test]
+    async fn a_request_is_sent_only_if_its_caller_is_still_there() {
+        let server = Server::start(RedisOptions::new());
+        let batcher = Batcher::over(connect(&server.url()).await);
+        let (here, gone) = (alone(push(1)), alone(push(2)));
+        let mut asking = pin!(batcher.ask(&here));
+        poll_once(asking.as_mut()).await;
+        poll_once(pin!(batcher.ask(&gone))).await;
+        asking.await.unwrap();
+        assert_eq!(list(&batcher).await, [1]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn requests_are_sent_in_order() {
+        let server = Server::start(RedisOptions::new());
+        let batcher = Arc::new(Batcher::over(connect(&server.url()).await));
+        let asking = tokio::spawn({
+            let batcher = Arc::clone(&batcher);
+            async move {
+                let requests: Vec<_> = (0..3000).map(|nth| alone(push(nth))).collect();
+                let asking = requests.iter().map(|request| batcher.ask(request));
+                all(asking).await.into_iter().for_each(|answers| drop(answers.unwrap()));
+            }
+        });
+        asking.await.unwrap();
+        assert!(list(&batcher).await.is_sorted());
     }
 
     #[tokio::test]
@@ -189,8 +262,18 @@ mod tests {
         let tasks = || Handle::current().metrics().num_alive_tasks();
         let before = tasks();
         server.stop();
-        abandon(batcher.ask(&Arc::new(Commands { first: echo("n"), second: None }))).await;
-        eventually(|| tasks() > before).await;
+        let request = alone(echo("n"));
+        let mut asking = Vec::new();
+        for nth in 0..MAX_BATCHES {
+            asking.push(Box::pin(batcher.ask(&request)));
+            poll_once(asking[nth].as_mut()).await;
+            eventually(|| tasks() == before + 1 + nth).await;
+        }
+        asking.push(Box::pin(batcher.ask(&request)));
+        poll_once(asking[MAX_BATCHES].as_mut()).await;
+        tokio::task::yield_now().await;
+        assert_eq!(tasks(), before + MAX_BATCHES, "the last one waits");
+        drop(asking);
         drop(batcher);
         eventually(|| tasks() == 0).await;
     }

@@ -14,7 +14,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, RedisConnectionInfo, RedisError,
 };
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::config::Config;
 use crate::connection::address::{Address, Login, SILENCE};
@@ -45,6 +45,7 @@ pub(crate) struct Opened {
 /// for streams that it opens.
 pub(crate) type Driver = Option<Arc<DriverTask>>;
 
+/// Ends a task when it is dropped.
 pub(crate) struct DriverTask(AbortHandle);
 
 impl Config {
@@ -132,7 +133,7 @@ impl Opener {
             };
             let (redis, work) =
                 MultiplexedConnection::new_with_config(&info, stream, settings).await?;
-            let driver = DriverTask(tokio::spawn(work).abort_handle());
+            let driver = DriverTask::of(&tokio::spawn(work));
             Ok(Opened { redis, driver: Some(Arc::new(driver)) })
         });
         match opening.join_next().await {
@@ -142,6 +143,12 @@ impl Opener {
             }
             _ => Err(io::Error::other("the runtime of the connector has ended").into()),
         }
+    }
+}
+
+impl DriverTask {
+    pub(crate) fn of<T>(task: &JoinHandle<T>) -> Self {
+        Self(task.abort_handle())
     }
 }
 

@@ -162,7 +162,7 @@ impl Drop for PendingRequest<'_> {
         if !self.answered {
             *oldest = Some(oldest.map_or(self.since, |oldest| oldest.min(self.since)));
         } else if !self.beside && oldest.is_some_and(|oldest| oldest <= self.since) {
-            // Answers come in order: this one came after all that were due before.
+            // The server answers, and nearly all requests in order: those that were due before.
             *oldest = None;
         }
     }

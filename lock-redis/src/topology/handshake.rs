@@ -21,7 +21,7 @@ use crate::slots::slot_of;
 use crate::topology::link::Link;
 use crate::topology::pushes::Pushes;
 
-/// How many requests may wait to be written.
+/// How many requests and batches may wait to be written.
 const AT_ONCE: usize = 4096;
 
 impl Link {
@@ -39,7 +39,7 @@ impl Link {
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        // A caller that finds no room is woken twice: once to send, and once with the answer.
+        // One that finds no room is woken twice: to be sent, and with the answer.
         let settings = settings.set_pipeline_buffer_size(AT_ONCE);
         let speaking = settings.clone().set_push_sender(pushes);
         let failed = |error: RedisError| fault::no_connection(address, &error);
