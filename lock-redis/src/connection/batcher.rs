@@ -3,16 +3,20 @@
 //! Callers poll their verbs on threads of their own, and the connection belongs to the executor's.
 //! The Redis library takes memory for each request on the one thread and returns it on the other,
 //! and then both wait for the allocator. So callers leave their requests to a task beside the
-//! connection. It sends all that are there as one pipeline, and waits for none to come.
+//! connection. It sends all that are there as one pipeline, and waits for none to come. A request
+//! that is the only one needs no task.
 //!
 //! The answers to a batch are delivered when the last one has come, and are lost if the connection
-//! breaks before. So batches are small, and a command that takes longer than a script has a pipeline
-//! to itself. Requests of this task are sent in the order of the calls. Others may overtake them.
+//! breaks before. So batches are small, and a command that takes longer than a script has a
+//! pipeline to itself. Requests of this task are sent in the order of the calls. Others may
+//! overtake them.
 
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::vec;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind as RedisKind, Pipeline, RedisError, Value as Answer};
@@ -22,13 +26,16 @@ use tokio::task::JoinSet;
 use crate::connection::clients::DriverTask;
 
 /// The most requests of one batch.
-const MAX_BATCH: usize = 32;
+const MAX_BATCH: usize = 64;
 
 /// The most batches without answers. Further requests wait, and leave when their callers do.
-const MAX_BATCHES: usize = 128;
+const MAX_BATCHES: usize = 64;
 
 /// The way to the task beside a connection. With it, the task ends.
 pub(crate) struct Batcher {
+    redis: MultiplexedConnection,
+    /// The number of requests without answers.
+    under_way: AtomicUsize,
     requests: mpsc::Sender<BatchedRequest>,
     _task: DriverTask,
 }
@@ -54,7 +61,8 @@ struct BatchedRequest {
 
 impl Batcher {
     /// Starts the task for this connection.
-    pub(crate) fn over(redis: MultiplexedConnection) -> Self {
+    pub(crate) fn over(connection: MultiplexedConnection) -> Self {
+        let redis = connection.clone();
         let (sender, mut requests) = mpsc::channel(MAX_BATCH * MAX_BATCHES);
         let task = tokio::spawn(async move {
             // They end with this task, whose connection is wanted no more: callers that are gone
@@ -70,6 +78,9 @@ impl Batcher {
                     sent.join_next().await;
                 }
                 batch.retain(BatchedRequest::is_wanted);
+                if batch.is_empty() {
+                    continue;
+                }
                 // Polled here first, which sends it: tasks may start in any order.
                 let mut sending = Box::pin(send(batch, redis.clone()));
                 if poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await.is_pending() {
@@ -77,17 +88,32 @@ impl Batcher {
                 }
             }
         });
-        Self { requests: sender, _task: DriverTask::of(&task) }
+        let (redis, under_way) = (connection, AtomicUsize::new(0));
+        Self { redis, under_way, requests: sender, _task: DriverTask::of(&task) }
     }
 
-    /// Sends a request.
+    /// Sends a request: through the task, unless it is the only one.
     pub(crate) async fn ask(&self, commands: &Arc<Commands>) -> Result<Answers, RedisError> {
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        let _answered = UnderWay(&self.under_way);
+        if before == 0 {
+            // Larger than the other way, so it takes no room in its future.
+            return Box::pin(ask_alone(commands, self.redis.clone())).await;
+        }
         let (sender, answers) = oneshot::channel();
         let commands = Arc::clone(commands);
         match self.requests.send(BatchedRequest { commands, answers: sender }).await {
             Ok(()) => answers.await.unwrap_or_else(|_| Err(no_runtime())),
             Err(_) => Err(no_runtime()),
         }
+    }
+}
+
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -103,46 +129,58 @@ fn no_runtime() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-async fn send(batch: Vec<BatchedRequest>, mut redis: MultiplexedConnection) {
-    let pipeline = pipeline(&batch);
-    let answered = match &*batch {
-        [] => return,
-        // The error of a pipeline would not say why the connection failed.
-        [BatchedRequest { commands, .. }] if commands.second.is_none() => {
-            redis.send_packed_command(&commands.first).await.map(|answer| vec![answer])
+/// Sends one request. If the connection fails, the error says why, unless it has two commands.
+async fn ask_alone(
+    commands: &Commands,
+    mut redis: MultiplexedConnection,
+) -> Result<Answers, RedisError> {
+    if commands.second.is_none() {
+        let first = redis.send_packed_command(&commands.first).await?;
+        return Ok(Answers { first, second: None });
+    }
+    let mut answers = ask_all(&[commands], redis).await?;
+    Ok(next_of(&mut answers, commands))
+}
+
+/// Sends requests as one pipeline, and returns as many answers as there are commands.
+async fn ask_all(
+    requests: &[&Commands],
+    mut redis: MultiplexedConnection,
+) -> Result<vec::IntoIter<Answer>, RedisError> {
+    let mut pipeline = Pipeline::with_capacity(2 * requests.len());
+    for Commands { first, second } in requests {
+        pipeline.add_command(first.clone());
+        if let Some(second) = second {
+            pipeline.add_command(second.clone());
         }
-        _ => redis.send_packed_commands(&pipeline, 0, pipeline.len()).await,
-    };
-    let mut answered = answered.and_then(|answers| match answers.len() == pipeline.len() {
+    }
+    let answers = redis.send_packed_commands(&pipeline, 0, pipeline.len()).await?;
+    match answers.len() == pipeline.len() {
         true => Ok(answers.into_iter()),
         false => {
             let why = "the library returned another number of answers";
             Err(RedisError::from((RedisKind::UnexpectedReturnType, why)))
         }
-    });
+    }
+}
+
+fn next_of(answers: &mut vec::IntoIter<Answer>, commands: &Commands) -> Answers {
+    let mut next = || answers.next().unwrap_or(Answer::Nil);
+    Answers { first: next(), second: commands.second.is_some().then(next) }
+}
+
+async fn send(batch: Vec<BatchedRequest>, redis: MultiplexedConnection) {
+    let requests: Vec<_> = batch.iter().map(|request| &*request.commands).collect();
+    let mut answered = ask_all(&requests, redis).await;
     for BatchedRequest { commands, answers } in batch {
         let own = match &mut answered {
-            Ok(all) => {
-                let mut next = || all.next().unwrap_or(Answer::Nil);
-                Ok(Answers { first: next(), second: commands.second.is_some().then(next) })
-            }
+            Ok(all) => Ok(next_of(all, &commands)),
             Err(error) => Err(error.clone()),
         };
         drop(commands);
         // The caller may be gone.
         let _ = answers.send(own);
     }
-}
-
-fn pipeline(batch: &[BatchedRequest]) -> Pipeline {
-    let mut pipeline = Pipeline::with_capacity(2 * batch.len());
-    for BatchedRequest { commands, .. } in batch {
-        pipeline.add_command(commands.first.clone());
-        if let Some(second) = &commands.second {
-            pipeline.add_command(second.clone());
-        }
-    }
-    pipeline
 }
 
 #[cfg(test)]
@@ -264,15 +302,12 @@ mod tests {
         server.stop();
         let request = alone(echo("n"));
         let mut asking = Vec::new();
-        for nth in 0..MAX_BATCHES {
+        // The first one is sent without a task, and the last one waits.
+        for nth in 0..MAX_BATCHES + 2 {
             asking.push(Box::pin(batcher.ask(&request)));
             poll_once(asking[nth].as_mut()).await;
-            eventually(|| tasks() == before + 1 + nth).await;
+            eventually(|| tasks() == before + nth.min(MAX_BATCHES)).await;
         }
-        asking.push(Box::pin(batcher.ask(&request)));
-        poll_once(asking[MAX_BATCHES].as_mut()).await;
-        tokio::task::yield_now().await;
-        assert_eq!(tasks(), before + MAX_BATCHES, "the last one waits");
         drop(asking);
         drop(batcher);
         eventually(|| tasks() == 0).await;
