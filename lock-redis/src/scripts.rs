@@ -103,17 +103,13 @@ impl Call {
         }
     }
 
-    /// Runs the script by the connection of this batcher.
-    pub(crate) async fn run<T: FromRedisValue>(
-        &self,
-        batcher: &Batcher,
-        redis: &MultiplexedConnection,
-    ) -> Result<T, RedisError> {
+    /// Runs the script, together with other requests.
+    pub(crate) async fn run<T: FromRedisValue>(&self, batcher: &Batcher) -> Result<T, RedisError> {
         let ask = || async {
             let answers = batcher.ask(&self.commands).await?;
             Ok(redis::from_redis_value(answers.first.extract_error()?)?)
         };
-        self.run_by(ask, redis).await
+        self.run_by(ask, &batcher.redis).await
     }
 
     /// Runs the script in a pipeline to itself.

@@ -33,7 +33,7 @@ const MAX_BATCHES: usize = 64;
 
 /// The way to the task beside a connection. With it, the task ends.
 pub(crate) struct Batcher {
-    redis: MultiplexedConnection,
+    pub(crate) redis: MultiplexedConnection,
     /// The number of requests without answers.
     under_way: AtomicUsize,
     requests: mpsc::Sender<BatchedRequest>,

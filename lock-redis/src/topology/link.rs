@@ -96,7 +96,7 @@ impl Link {
         let ConnectionParts { redis, batcher, health, .. } = &**connection;
         match prelude {
             // Pinned here: a future that is given on and on is kept by each one on its way.
-            None => health.watch(pin!(call.run(batcher, redis))).await,
+            None => health.watch(pin!(call.run(batcher))).await,
             // Seldom, so it takes no room in each future.
             Some(prelude) => Box::pin(health.watch(prelude.before(call, redis))).await,
         }
