@@ -125,6 +125,8 @@ pub(super) async fn a_short_outage_loses_nothing(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn late_requests_do_no_harm(ctx: Arc<Ctx>) -> Verdict {
+    // A server may have to be sent its scripts first, and a late request is not repeated.
+    ctx.locker().await.lock("late-try")?.acquire().await?.release().await?;
     let locks = ctx.proxied_locker().await?;
     let mut late = ctx.network().hold("late-try");
     let ended = locks.lock("late-try")?.ttl(LONG).try_acquire().await;
