@@ -298,7 +298,7 @@ async fn a_waiter_has_one_queue_entry() {
         |nodes: &Nodes| all(nodes, &["ZRANGE", "{n}%procs", "0", "-1", "WITHSCORES"]).concat();
     // A waiter that knows that it is queued listens at another member as well.
     let listens = |nodes: &Nodes| all(nodes, &["EXISTS", "{n}%wake"]).concat().contains('1');
-    // One that found the queue's member slow does not queue, and attempts again when it is notified.
+    // One that finds its queue's member slow leaves it, and attempts again when it is notified.
     let notify = |nodes: &Nodes| drop(all(nodes, &["DEL", "{n}%wake"]));
     let is_queued = |nodes: &Nodes| {
         let is_queued = !queued(nodes).is_empty();

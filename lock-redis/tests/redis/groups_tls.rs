@@ -148,7 +148,11 @@ async fn a_new_primary_is_not_trusted_with_the_certificate_of_another() {
     assert_eq!(kind, ErrorKind::Denied, "{why}");
     assert!(why.contains("for another host"), "{why}");
     show(group.server(1), &certificates, "good");
-    assert!(matches!(renew(&locks, &held).await, Ok(Renewal::Held(_))));
+    // A client pauses after a refusal.
+    until("the lock is renewed", async || {
+        matches!(renew(&locks, &held).await, Ok(Renewal::Held(_)))
+    })
+    .await;
 }
 
 #[tokio::test]
