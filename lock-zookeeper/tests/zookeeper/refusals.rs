@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lock_conformance::helpers::Output;
 use lock_core::backend::{Claim, FaultKind, HoldKind};
+use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
 use test_servers::{KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
@@ -104,15 +105,19 @@ async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
     let locks = Locker::builder(connected.into_inner().unwrap()).timeout(BOUND).build();
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     let busy = operator(server.addr()).await;
-    let mut load = tokio::task::JoinSet::new();
-    for _ in 0..50 {
-        let busy = busy.clone();
-        load.spawn(async move {
-            loop {
-                let _ = busy.list_children("/").await;
+    let crowd = busy.clone();
+    tokio::spawn(async move {
+        loop {
+            let mut asking = tokio::task::JoinSet::new();
+            for _ in 0..50 {
+                let crowd = crowd.clone();
+                asking.spawn(async move { crowd.list_children("/").await });
             }
-        });
-    }
+            asking.join_all().await;
+            // However slow the machine is, some requests are served.
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
     until("it drops requests", async || {
         busy.list_children("/").await == Err(zookeeper_client::Error::Throttled)
     })
