@@ -172,9 +172,6 @@ fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {
         RedisKind::RESP3NotSupported => {
             (NotApplied, Unsupported, "the server must be Redis 6 or newer")
         }
-        RedisKind::Io if error.is_connection_refusal() => {
-            (NotApplied, Unavailable, "check that the server runs and is reachable")
-        }
         RedisKind::UnexpectedReturnType => {
             (Unknown, Broken, "the server answers what no Redis server does")
         }
@@ -447,8 +444,9 @@ mod tests {
         }
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         assert_eq!(fault("acquire", &broken).effect(), Unknown);
+        // A firewall that rejects packets ends a connection with this error.
         let refused = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
-        assert_eq!(fault("acquire", &refused).effect(), NotApplied);
+        assert_eq!(fault("acquire", &refused).effect(), Unknown);
     }
 
     #[test]
