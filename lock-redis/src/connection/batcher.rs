@@ -21,7 +21,7 @@ use std::vec;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind as RedisKind, Pipeline, RedisError, Value as Answer};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, unconstrained};
 
 use crate::connection::clients::DriverTask;
 
@@ -81,9 +81,11 @@ impl Batcher {
                 if batch.is_empty() {
                     continue;
                 }
-                // Polled here first, which sends it: tasks may start in any order.
+                // Polled here first, which sends it: tasks may start in any order. Once this task
+                // has used up its turn, that poll would do nothing.
                 let mut sending = Box::pin(send(batch, redis.clone()));
-                if poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await.is_pending() {
+                let first_poll = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx)));
+                if unconstrained(first_poll).await.is_pending() {
                     sent.spawn(sending);
                 }
             }
@@ -124,12 +126,13 @@ impl BatchedRequest {
     }
 }
 
-/// The task ends before its senders only with the runtime, and so does the connection's own.
+/// The task ends before its senders with the runtime, and so does the connection's own.
 fn no_runtime() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-/// Sends one request. If the connection fails, the error says why, unless it has two commands.
+/// Sends one request. If the connection fails, the error says why if the request has one command
+/// and is the oldest without an answer.
 async fn ask_alone(
     commands: &Commands,
     mut redis: MultiplexedConnection,
@@ -289,6 +292,17 @@ mod tests {
                 all(asking).await.into_iter().for_each(|answers| drop(answers.unwrap()));
             }
         });
+        let request = alone(echo("gone"));
+        while !asking.is_finished() {
+            // Requests of callers that are gone are batches that are not sent.
+            let mut gone: Vec<_> =
+                (0..MAX_BATCH).map(|_| Box::pin(batcher.ask(&request))).collect();
+            for asking in &mut gone {
+                let _: Poll<_> = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await;
+            }
+            drop(gone);
+            tokio::task::yield_now().await;
+        }
         asking.await.unwrap();
         assert!(list(&batcher).await.is_sorted());
     }
