@@ -309,6 +309,7 @@ async fn a_waiter_has_one_queue_entry() {
     };
     nodes.until("it is queued", SLACK * 10, is_queued).await;
     let entry = queued(&nodes);
+    assert_eq!(entry.len(), 1, "{entry:?}");
     for _ in 0..3 {
         let before = processes(&nodes);
         all(&nodes, &["CLIENT", "KILL", "TYPE", "pubsub"]);

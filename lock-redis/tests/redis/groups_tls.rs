@@ -148,9 +148,17 @@ async fn a_new_primary_is_not_trusted_with_the_certificate_of_another() {
     assert_eq!(kind, ErrorKind::Denied, "{why}");
     assert!(why.contains("for another host"), "{why}");
     show(group.server(1), &certificates, "good");
-    // A client pauses after a refusal.
-    until("the lock is renewed", async || {
-        matches!(renew(&locks, &held).await, Ok(Renewal::Held(_)))
+    // On a busy machine a Sentinel may not answer in time, but nothing is refused any more.
+    until("the lock is renewed", async || match renew(&locks, &held).await {
+        Ok(renewal) => matches!(renewal, Renewal::Held(_)) || panic!("it is lost: {renewal:?}"),
+        Err(fault) => {
+            let (kind, why) = (fault.kind(), fault.into_source());
+            assert!(
+                matches!(kind, FaultKind::Unavailable | FaultKind::TimedOut),
+                "{kind:?}: {why}"
+            );
+            false
+        }
     })
     .await;
 }

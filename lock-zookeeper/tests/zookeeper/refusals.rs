@@ -11,7 +11,7 @@ use lock_zookeeper::ZooKeeper;
 use test_servers::{KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-use crate::support::{BOUND, claim, client, name, operator, server, soon, until, url, win};
+use crate::support::{claim, client, name, operator, server, soon, until, url, win};
 
 #[tokio::test]
 async fn with_credentials_nodes_are_ours_alone() {
@@ -102,7 +102,7 @@ async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
         client.is_ok_and(|client| connected.set(client).is_ok())
     })
     .await;
-    let locks = Locker::builder(connected.into_inner().unwrap()).timeout(BOUND).build();
+    let locks = Locker::new(connected.into_inner().unwrap());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     let busy = operator(server.addr()).await;
     let crowd = busy.clone();
