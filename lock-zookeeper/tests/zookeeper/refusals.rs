@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use lock_conformance::helpers::Output;
 use lock_core::backend::{Claim, FaultKind, HoldKind};
-use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
 use test_servers::{KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
-use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
+use tokio::task::{JoinHandle, JoinSet};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error, Permission};
 
 use crate::support::{claim, client, name, operator, server, soon, until, url, win};
 
@@ -22,7 +22,7 @@ async fn with_credentials_nodes_are_ours_alone() {
     win(&ours, &held).await;
     let stranger = operator(server.addr()).await;
     let node = stranger.list_children("/n").await;
-    assert_eq!(node, Err(zookeeper_client::Error::NoAuth));
+    assert_eq!(node, Err(Error::NoAuth));
     let owner = Client::connector().with_auth("digest", b"locks:secret");
     let owner = owner.connect(&server.addr().to_string()).await.unwrap();
     let node = format!("/n/{}", owner.list_children("/n").await.unwrap().remove(0));
@@ -87,13 +87,15 @@ async fn a_used_up_quota_is_no_contention() {
     assert!(error.to_string().contains("quota"), "{error}");
 }
 
-/// Requests that have waited for a millisecond are dropped, for as long as others keep the server
-/// busy.
+/// The server takes one request at a time, syncs a write after 50 ms, and drops requests that have
+/// waited for 10 ms. Each acquisition begins while another client writes.
 #[tokio::test]
 async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
     let options = ZooKeeperOptions::new()
+        .property("zookeeper.flushDelay", "1000")
+        .property("zookeeper.maxWriteQueuePollTime", "50")
         .property("zookeeper.request_throttle_max_requests", "1")
-        .property("zookeeper.throttled_op_wait_time", "1");
+        .property("zookeeper.throttled_op_wait_time", "10");
     let server = Server::start(&options);
     // A busy machine makes requests wait, too, and `connect` does not repeat its own.
     let connected = OnceCell::new();
@@ -104,30 +106,37 @@ async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
     .await;
     let locks = Locker::new(connected.into_inner().unwrap());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
-    let busy = operator(server.addr()).await;
-    let crowd = busy.clone();
-    tokio::spawn(async move {
-        loop {
-            let mut asking = tokio::task::JoinSet::new();
-            for _ in 0..50 {
-                let crowd = crowd.clone();
-                asking.spawn(async move { crowd.list_children("/").await });
-            }
-            asking.join_all().await;
-            // However slow the machine is, some requests are served.
-            sleep(Duration::from_millis(5)).await;
-        }
-    });
-    until("it drops requests", async || {
-        busy.list_children("/").await == Err(zookeeper_client::Error::Throttled)
-    })
-    .await;
-    for round in 0..20 {
-        drop(soon(locks.lock(format!("n{round}")).unwrap().acquire()).await.unwrap());
+    let other = operator(server.addr()).await;
+    for round in 0..10 {
+        let lock = locks.lock(format!("n{round}")).unwrap();
+        let acquiring = throttled(&other, async move { lock.acquire().await }).await;
+        drop(soon(acquiring).await.unwrap().unwrap());
     }
-    let waiter = tokio::spawn(async move { locks.lock("n").unwrap().acquire().await });
+    let waiting = throttled(&other, async move { locks.lock("n").unwrap().acquire().await }).await;
     drop(guard);
-    drop(soon(waiter).await.unwrap().unwrap());
+    drop(soon(waiting).await.unwrap().unwrap());
+}
+
+/// Starts `work` while the server drops requests, and returns it when some more were dropped.
+async fn throttled<T: Send + 'static>(
+    other: &Client,
+    work: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
+    let writer = other.clone();
+    let mut writes = JoinSet::new();
+    writes.spawn(async move {
+        while matches!(writer.set_data("/", b"", None).await, Ok(_) | Err(Error::Throttled)) {}
+    });
+    let dropped = async || {
+        until("it drops requests", async || {
+            other.list_children("/").await == Err(Error::Throttled)
+        })
+        .await;
+    };
+    dropped().await;
+    let started = tokio::spawn(work);
+    dropped().await;
+    started
 }
 
 /// Creates the node `/app`, and limits the nodes from there on.
