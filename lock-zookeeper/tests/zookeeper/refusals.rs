@@ -107,13 +107,16 @@ async fn an_acquisition_goes_on_after_requests_that_the_server_throttles() {
     let locks = Locker::new(connected.into_inner().unwrap());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     let other = operator(server.addr()).await;
-    for round in 0..10 {
+    for round in 0..20 {
         let lock = locks.lock(format!("n{round}")).unwrap();
         let acquiring = throttled(&other, async move { lock.acquire().await }).await;
         drop(soon(acquiring).await.unwrap().unwrap());
     }
-    let waiting = throttled(&other, async move { locks.lock("n").unwrap().acquire().await }).await;
-    drop(guard);
+    let taken_over = async move {
+        drop(guard);
+        locks.lock("n").unwrap().acquire().await
+    };
+    let waiting = throttled(&other, taken_over).await;
     drop(soon(waiting).await.unwrap().unwrap());
 }
 
