@@ -90,10 +90,12 @@ fn not_held_has_a_reason(lock: LockView<'_>, grant: &Grant, report: &mut Report)
 }
 
 /// Returns whether a quorum may doubt the votes of a hold. Its client missed the answer to an
-/// attempt, and most members restart during the hold. Then their votes may be of that attempt.
+/// attempt, and most members restart during the hold. Then their votes may be of that attempt. A
+/// hand-over inside the process leaves the votes as they are.
 fn lost_its_votes(lock: LockView<'_>, acquire: &Operation, at: Time) -> bool {
-    let missed_an_answer = lock.met(acquire.process, acquire.invoke..=acquire.ret).next().is_some();
-    let mut faults = lock.met(acquire.process, acquire.ret..=at);
+    let voted = lock.before_hand_overs(acquire);
+    let missed_an_answer = lock.met(voted.process, voted.invoke..=voted.ret).next().is_some();
+    let mut faults = lock.met(voted.process, voted.ret..=at);
     lock.header.votes && missed_an_answer && faults.any(Window::hits_most_members)
 }
 

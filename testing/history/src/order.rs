@@ -79,6 +79,7 @@ pub(super) fn contention(lock: LockView<'_>, contenders: &IntervalIndex, report:
             continue;
         }
         if has_unaware_holder(lock, call)
+            || splits_votes(lock, call)
             || meets_stale_vote(lock, call)
             || meets_restored_lock(lock, call)
         {
@@ -133,6 +134,28 @@ fn answered_at(lock: LockView<'_>, release: &Operation, call: &Operation) -> Tim
     let granted = lock.grants.iter().map(|grant| lock.acquire_of(grant));
     let next = granted.filter(|next| lock.are_together(next, release) && next.ret > release.ret);
     next.map(|next| next.ret).min().unwrap_or(Time::NEVER)
+}
+
+/// Returns whether a quorum may have split its votes between tries that were all refused. Each may
+/// have had votes until it returned. Of two tries, one wins, unless a member is away or does not
+/// count yet.
+fn splits_votes(lock: LockView<'_>, call: &Operation) -> bool {
+    let is_refused_try = |call: &Operation| call.op == Op::Try && is_busy(call);
+    let meets = |other: &&Operation| {
+        is_refused_try(other)
+            && other.lines != call.lines
+            && other.invoke <= call.ret
+            && call.invoke <= other.ret
+    };
+    if !lock.header.votes || !is_refused_try(call) {
+        return false;
+    }
+    let since = call.invoke.minus(lock.header.recovery());
+    match lock.calls.iter().filter(meets).take(2).count() {
+        0 => false,
+        1 => lock.met(call.process, since..=call.ret).next().is_some(),
+        _ => true,
+    }
 }
 
 /// Returns whether two faults combined, or one that hits a majority. One kept a release or

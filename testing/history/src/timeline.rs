@@ -493,6 +493,16 @@ impl LockHistory {
         &self.calls[grant.acquire]
     }
 
+    /// Returns the acquisition by which its process got the lock from the server: `acquire`, or the
+    /// first one that the lock was handed over from.
+    pub(super) fn before_hand_overs<'a>(&'a self, acquire: &'a Operation) -> &'a Operation {
+        let first = acquire.fence.map(|fence| fence & !0xff);
+        let is_first = |call: &&Operation| {
+            call.op.acquires() && call.fence.is_some_and(|fence| Some(fence) == first)
+        };
+        self.calls.iter().find(is_first).unwrap_or(acquire)
+    }
+
     pub(super) fn first_release(&self, grant: &Grant) -> Option<&Operation> {
         grant.releases.first().map(|&index| &self.calls[index])
     }

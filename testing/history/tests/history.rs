@@ -1460,6 +1460,35 @@ fn a_session_that_is_given_up_keeps_its_locks_for_a_while() {
     }
 }
 
+/// Checks that three concurrent tries of a quorum may all be refused, since each may get one vote,
+/// and two tries where a member is away.
+#[test]
+fn a_quorum_may_refuse_all_of_three_tries() {
+    let judge = |fields: &str, third: [String; 2]| {
+        let tries = [busy("p1/a", [100, 110]), busy("p2/b", [105, 120]), third];
+        report_on(fields, &tries.concat())
+    };
+    let votes = r#","votes":true"#;
+    let report = judge(votes, busy("p3/c", [108, 115]));
+    assert!(report.is_legal(), "{report}");
+    let wait = busy("p3/c", [108, 115]).map(|line| line.replace("try", "acquire"));
+    for (fields, third, unexplained) in [
+        ("", busy("p3/c", [108, 115]), 3),
+        (votes, busy("p3/c", [111, 115]), 2),
+        (votes, busy("p3/c", [121, 130]), 3),
+        // A client that waits is an explanation, and needs one.
+        (votes, wait, 1),
+    ] {
+        let report = judge(fields, third);
+        assert_eq!(report.broken.get(&Rule::K2), Some(&unexplained), "{fields}: {report}");
+    }
+    let two = [busy("p1/a", [100, 110]), busy("p2/b", [105, 120])].concat();
+    assert!(report_on(votes, &two).breaks(Rule::K2), "one of them wins");
+    let stopped = fault(1, [90, 104], r#""member-stopped","hidden":true"#);
+    let report = report_on(votes, &[&two[..], &stopped].concat());
+    assert!(report.is_legal(), "{report}");
+}
+
 /// Checks that a quorum may lose votes after two faults: one kept an answer from its client, and
 /// most members were restarted later.
 #[test]
@@ -1477,6 +1506,18 @@ fn a_quorum_doubts_votes_only_after_two_faults() {
     let votes = r#","votes":true"#;
     let report = judge(votes, &[&cut, &restarted]);
     assert!(report.is_legal(), "{report}");
+    // A hand-over inside the process asks no member.
+    let handed_over = |faults: &[&[String; 2]]| {
+        let mut lines = grant("p1/a", [100, 101], 256, 3000).to_vec();
+        lines.extend(release("p1/a", [260, 262]));
+        lines.extend(grant("p1/b", [120, 261], 257, 3000));
+        lines.push(lost(300, "p1/b", "not_held"));
+        lines.extend(faults.iter().flat_map(|fault| fault.to_vec()));
+        report_on(r#","votes":true,"passes_on":true"#, &lines)
+    };
+    let report = handed_over(&[&cut, &restarted]);
+    assert!(report.is_legal(), "{report}");
+    assert!(handed_over(&[&restarted]).breaks(Rule::K7), "no answer was missed");
     for (fields, faults) in [
         ("", vec![&cut, &restarted]),
         (votes, vec![&cut]),
