@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
+use lock_core::diagnosis::{Finding, Severity};
 use lock_core::{Backend, LockName, Takeover, Wakeup};
 use lock_history::{Assumption, Clock, Header, History, Line, Recorder, Report};
 use tokio::task::JoinSet;
@@ -224,12 +225,29 @@ async fn wait_until_ready(site: &dyn Site, url: &str, target: &BackendSpec) -> i
             Some(shared) => shared,
             None => worker::reach(url, target.connect).await.map_err(io::Error::other)?,
         };
-        let Err(why) = check_free(&*client, &name).await else { return Ok(()) };
+        let is_ready = match check_free(&*client, &name).await {
+            Ok(()) if site.decides_by_majority() => all_members_count(url).await,
+            checked => checked,
+        };
+        let Err(why) = is_ready else { return Ok(()) };
         if deadline.has_passed() {
             return Err(io::Error::other(format!("the site is not ready: {why}")));
         }
         sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Checks that each member is there and has run for long enough. While one does not count,
+/// concurrent tries may all be refused.
+async fn all_members_count(url: &str) -> Result<(), String> {
+    // It acquires no lock, which would leave a token.
+    let findings = lock_any::diagnose_while(url, || false).await;
+    let findings = findings.map_err(|error| format!("{error:#}"))?;
+    let is_missing = |it: &&Finding| match it.severity {
+        Severity::Failure => true,
+        severity => it.check == "restart" && severity == Severity::Warning,
+    };
+    findings.iter().find(is_missing).map_or(Ok(()), |it| Err(it.to_string()))
 }
 
 /// Returns the failures of a run other than broken rules.
