@@ -530,7 +530,8 @@ pub struct Detached {
     pub name: LockName,
     /// The right to renew and release it.
     pub owner: OwnerId,
-    /// The fencing token of the grant, if it is known.
+    /// The fencing token of the grant, if it is known. Pass it on where you can: not every backend
+    /// can tell it later.
     pub token: Option<FencingToken>,
     /// The lease that renewals ask for.
     pub ttl: Duration,

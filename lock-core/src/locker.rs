@@ -12,7 +12,7 @@ use crate::backend::{
     Backend, Claim, Effect, Fault, Grant, HoldKind, Identity, Listed, LockState, OnContention,
     Renewal,
 };
-use crate::backend::{Capabilities, Requirements, Support};
+use crate::backend::{Capabilities, Fencing, Requirements, Support};
 use crate::clock::{Moment, sleep, sleep_until};
 use crate::engine::acquire::Acquisition;
 use crate::engine::finish_on_drop::FinishOnDrop;
@@ -153,6 +153,8 @@ impl Locker {
     /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
     /// * [`ErrorKind::FenceRegressed`]: the token is lower than the one that was detached, or than
     ///   another one of this lock that this locker has seen.
+    /// * [`ErrorKind::Unavailable`]: also if [`Detached::token`] is unknown, and the backend cannot
+    ///   tell it. The lease was renewed, and the lock stays detached.
     /// * Any other kind: the backend did not say. The lock stays detached.
     ///
     /// # Cancel safety
@@ -169,6 +171,11 @@ impl Locker {
     async fn adopt_detached(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
         let (claim_state, grant) = self.confirm(&detached).await?;
+        if grant.token.is_none() && engine.caps.fencing != Fencing::None {
+            let message = "the backend cannot tell its fencing token; pass the token on with the \
+                           owner id";
+            return Err(Error::new(ErrorKind::Unavailable, message).applied(Effect::Unknown));
+        }
         let policy = Arc::clone(&engine.default_policy);
         let holder = HolderInfo::first(detached.owner, Moment::now());
         let hold = Hold::new(Arc::clone(engine), policy, claim_state, None, &grant, holder);
@@ -182,7 +189,7 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// As [`adopt`](Self::adopt).
+    /// As [`adopt`](Self::adopt), but the token need not be known.
     ///
     /// # Cancel safety
     ///

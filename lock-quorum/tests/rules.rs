@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +12,9 @@ use lock_core::backend::{
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::layer::{Layer, Layered};
-use lock_core::{Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId};
+use lock_core::{
+    Detached, Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId,
+};
 use lock_quorum::{Quorum, QuorumBuilder};
 use tokio::task::JoinHandle;
 
@@ -84,6 +86,23 @@ fn granted(answer: Result<Attempt, Fault>) -> Grant {
         Ok(Attempt::Acquired(grant)) => grant,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+/// Acquires the claim at both members with one token that is far ahead of their clocks.
+async fn granted_ahead(claim: &mut Claim, members: [&Memory; 2]) -> Option<FencingToken> {
+    let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
+    claim.min_token = claim.min_token.max(FencingToken::from_backend(number + 3600 * 1_000_000));
+    let mut tokens = Vec::new();
+    for member in members {
+        tokens.push(granted(member.try_acquire(claim).await).token);
+    }
+    assert_eq!(tokens[0], tokens[1]);
+    tokens[0]
+}
+
+/// Returns the lock of the claim for a process that knows its owner id alone.
+fn passed_on(claim: &Claim) -> Detached {
+    Detached::new(claim.name.clone(), claim.owner, claim.ttl)
 }
 
 async fn win(quorum: &Quorum, claim: &mut Claim) -> FencingToken {
@@ -454,6 +473,108 @@ async fn a_client_that_renews_a_claim_won_elsewhere_wins_no_vote_back() {
         let answer = renew(&quorum, &held).await.unwrap();
         assert_eq!(matches!(answer, Renewal::Held(_)), keeps_it, "{answer:?}");
     }
+}
+
+/// Learns the token of a lock that another process has acquired. One member has stored a lower one
+/// than the two others, since its vote came too late for the grant, and another member answers
+/// late. The holder is not notified of a loss when other members answer the next renewals.
+#[tokio::test(start_paused = true)]
+async fn an_adopted_lock_has_the_token_of_its_majority() {
+    for low in 0..3 {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        let (mut held, late) = (claim(), Arc::new(AtomicUsize::new((low + 1) % 3)));
+        let others = [(low + 1) % 3, (low + 2) % 3];
+        granted(members[low].try_acquire(&held).await);
+        let token = granted_ahead(&mut held, others.map(|member| &members[member])).await;
+        let slow = Arc::clone(&late);
+        let quorum = injected(&members, move |member, verb| {
+            match verb == Verb::Renew && member == slow.load(Ordering::SeqCst) {
+                true => Injection::DelayReply(Duration::from_millis(50)),
+                false => Injection::None,
+            }
+        });
+        let locks = Locker::new(quorum.build().await.unwrap());
+        let guard = locks.adopt(passed_on(&held)).await.unwrap();
+        assert_eq!(guard.fencing_token(), token, "member {low} has a lower one");
+        for member in [low, others[0], others[1]] {
+            settle().await;
+            late.store(member, Ordering::SeqCst);
+            guard.verify().await.unwrap();
+        }
+        // The vote that is won back has no lower token again.
+        settle().await;
+        members[low].evict(&name());
+        guard.verify().await.unwrap();
+        settle().await;
+        let state = members[low].inspect(&name()).await.unwrap();
+        assert_eq!(state.holders[0].token, token);
+        guard.release().await.unwrap();
+    }
+}
+
+/// Renews a lock whose token is unknown, but does not adopt it: two members with different tokens
+/// have answered, and the third one hangs. The wait for it is short.
+#[tokio::test(start_paused = true)]
+async fn a_lock_of_unknown_token_is_renewed_and_not_adopted() {
+    let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+    let mut held = claim();
+    granted(members[0].try_acquire(&held).await);
+    let token = granted_ahead(&mut held, [&members[1], &members[2]]).await;
+    let hangs = Arc::new(AtomicBool::new(true));
+    let is_hung = Arc::clone(&hangs);
+    let quorum =
+        injected(&members, move |member, _| match member == 2 && is_hung.load(Ordering::SeqCst) {
+            true => Injection::Hang,
+            false => Injection::None,
+        });
+    let locks = Locker::new(quorum.build().await.unwrap());
+    let detached = passed_on(&held);
+    let error = locks.adopt(detached.clone()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let asked = Moment::now();
+    locks.renew_detached(&detached).await.unwrap();
+    let took = Moment::now().saturating_since(asked);
+    assert!(took < Duration::from_millis(200), "it waited for the third one: {took:?}");
+    hangs.store(false, Ordering::SeqCst);
+    // The calls that hang are given up.
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(locks.adopt(detached).await.unwrap().fencing_token(), token);
+}
+
+/// Keeps a lock whose adopter knows the token, although a majority has another one later: its votes
+/// were won back, one of them by the adopter.
+#[tokio::test(start_paused = true)]
+async fn an_adopted_lock_is_kept_when_its_votes_are_won_back() {
+    let members = Members::of(3);
+    for member in 0..3 {
+        members.be_ahead(member, 1).await;
+    }
+    let forget = |member: usize| members.0[member].0.evict(&name());
+    let locks = Locker::new(members.quorum().await);
+    let guard = locks.lock("n").unwrap().ttl(TTL).detachable().acquire().await.unwrap();
+    settle().await;
+    forget(1);
+    for _ in 0..2 {
+        guard.verify().await.unwrap();
+        settle().await;
+    }
+    let detached = guard.detach().await.unwrap();
+    let token = detached.token;
+    let locks = Locker::new(members.quorum().await);
+    members.reach(&[1, 2]);
+    let guard = locks.adopt(detached).await.unwrap();
+    assert_eq!(guard.fencing_token(), token);
+    forget(0);
+    members.reach_all();
+    for _ in 0..4 {
+        settle().await;
+        guard.verify().await.unwrap();
+    }
+    let mut tokens = Vec::new();
+    for (member, _) in &members.0 {
+        tokens.push(member.inspect(&name()).await.unwrap().holders[0].token);
+    }
+    assert!(tokens[0] == tokens[1] && tokens[0] > token, "{tokens:?} after {token:?}");
 }
 
 /// Confirms no vote by a renewal that began before an abandoned attempt landed. The attempt lands

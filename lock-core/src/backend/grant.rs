@@ -44,7 +44,8 @@ pub enum Renewal {
 #[non_exhaustive]
 pub struct Grant {
     /// The fencing token; `None` exactly where
-    /// [`Capabilities::fencing`](crate::Capabilities::fencing) declares none.
+    /// [`Capabilities::fencing`](crate::Capabilities::fencing) declares none. A renewal of a claim
+    /// that another client acquired may leave it out, if the backend cannot tell it.
     pub token: Option<FencingToken>,
     /// The ticket to put into later claims.
     pub ticket: Option<Ticket>,

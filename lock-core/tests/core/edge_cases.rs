@@ -363,11 +363,13 @@ async fn an_adopted_guard_has_its_token() {
     let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
     let detached = guard.detach().await.unwrap();
     assert!(detached.token.is_some());
-    let adopted = locks.adopt(detached).await;
-    assert!(
-        adopted.as_ref().map_or(true, |g| g.fencing_token().is_some()),
-        "fencing is declared, the token was known, and the guard has none"
-    );
+    // Its owner id alone is known elsewhere.
+    let passed_on = Detached::new(detached.name.clone(), detached.owner, detached.ttl);
+    let error = locks.adopt(passed_on.clone()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "fencing is declared, the token is unknown");
+    locks.renew_detached(&passed_on).await.expect("it stays detached");
+    let adopted = locks.adopt(detached.clone()).await.unwrap();
+    assert_eq!(adopted.fencing_token(), detached.token);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::{Claim, Fault, FaultKind, Renewal, Ticket};
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep_until};
 use lock_core::{Effect, FencingToken};
 
 use crate::ballot::{combined_grant, just_below};
@@ -12,6 +12,7 @@ use crate::calls::Calls;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
 use crate::fault::{bounded, no_majority};
 use crate::quorum::Inner;
+use crate::round::DECISIVE_GRACE;
 use crate::server::{Origin, duplicates};
 
 /// The answer of one member for one claim.
@@ -44,6 +45,7 @@ impl Inner {
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut batch = Batch::begin(self, claims);
         while !batch.is_decided() && batch.next_answer().await {}
+        batch.await_tokens().await;
         let answers: Vec<_> = (0..claims.len()).map(|claim| batch.answer(claim)).collect();
         batch.repair_minority(&answers);
         answers
@@ -278,6 +280,30 @@ impl<'a> Batch<'a> {
         })
     }
 
+    /// Waits a short time for members that may tell the token of a lock that another process
+    /// acquired. A vote that came too late for the grant may have another token.
+    async fn await_tokens(&mut self) {
+        let until = Moment::now() + DECISIVE_GRACE;
+        while (0..self.claims.len()).any(|claim| self.may_learn_token(claim)) {
+            let heard = tokio::select! {
+                biased;
+                heard = self.next_answer() => heard,
+                () = sleep_until(until) => false,
+            };
+            if !heard {
+                return;
+            }
+        }
+    }
+
+    fn may_learn_token(&self, claim: usize) -> bool {
+        if !self.inner.has_tokens() || !self.quorum_claims[claim].is_unknown(self.claims[claim]) {
+            return false;
+        }
+        let Tally { held, open, .. } = self.count(claim);
+        held >= self.inner.majority && open > 0 && self.token(claim).is_none()
+    }
+
     /// Returns held if a majority has held the lock all the time, and not held if there can be no
     /// such majority.
     fn answer(&mut self, claim: usize) -> Result<Renewal, Fault> {
@@ -299,8 +325,7 @@ impl<'a> Batch<'a> {
     }
 
     fn held(&self, claim: usize) -> Renewal {
-        let votes = self.renewals[claim].iter().flatten().filter_map(MemberRenewal::confirmed_vote);
-        let grant = combined_grant(votes, self.inner.majority);
+        let grant = combined_grant(self.votes(claim), self.inner.majority);
         let grant = grant.with_ticket(Ticket::new(Arc::clone(&self.quorum_claims[claim])));
         Renewal::Held(match self.token(claim) {
             Some(token) => grant.with_token(token),
@@ -317,7 +342,8 @@ impl<'a> Batch<'a> {
                 let (quorum_claim, claim) =
                     (Arc::clone(&self.quorum_claims[nth]), self.claims[nth].clone());
                 let inner = Arc::clone(self.inner);
-                let (began, token) = (self.began, self.token(nth));
+                let token = self.token(nth).or_else(|| self.highest_token(nth));
+                let began = self.began;
                 (nth, MinorityRepair { inner, began, quorum_claim, claim, token })
             })
             .collect();
@@ -342,20 +368,30 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// Returns the token of the grant; for a claim that another process acquired, the token on
-    /// which a majority agrees.
+    /// Returns the token of the grant, if this process acquired the lock. For a claim that another
+    /// process acquired, returns the token on which a majority agrees. Once it is adopted, its
+    /// holder knows the token, and votes that are won back may agree on another one.
     fn token(&self, claim: usize) -> Option<FencingToken> {
         if !self.inner.has_tokens() {
             return None;
         }
-        let known = self.quorum_claims[claim].status().token;
-        known.or_else(|| {
-            let votes =
-                || self.renewals[claim].iter().flatten().filter_map(MemberRenewal::confirmed_vote);
-            let agree = |token| votes().filter(|vote| vote.token == token).count();
-            let agreed = votes().map(|vote| vote.token).find(|&t| agree(t) >= self.inner.majority);
-            agreed.flatten()
-        })
+        let quorum_claim = &self.quorum_claims[claim];
+        if !quorum_claim.is_unknown(self.claims[claim]) {
+            return quorum_claim.status().token;
+        }
+        let agree = |token| self.votes(claim).filter(|vote| vote.token == token).count();
+        let mut tokens = self.votes(claim).map(|vote| vote.token);
+        tokens.find(|&token| agree(token) >= self.inner.majority).flatten()
+    }
+
+    /// Returns a token that is at least that of the grant, which a majority of the members stored.
+    /// The votes of another majority include one of these.
+    fn highest_token(&self, claim: usize) -> Option<FencingToken> {
+        self.votes(claim).filter_map(|vote| vote.token).max()
+    }
+
+    fn votes(&self, claim: usize) -> impl Iterator<Item = &Vote> {
+        self.renewals[claim].iter().flatten().filter_map(MemberRenewal::confirmed_vote)
     }
 
     fn count(&self, claim: usize) -> Tally {
