@@ -151,8 +151,8 @@ impl Locker {
     ///
     /// * [`ErrorKind::NotHeld`]: the backend does not know the owner as the holder any more.
     /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
-    /// * [`ErrorKind::FenceRegressed`]: the token is lower than the one that was detached, or than
-    ///   another one of this lock that this locker has seen.
+    /// * [`ErrorKind::FenceRegressed`]: the token went back. The detached lock had a higher one, or
+    ///   this locker has seen a higher one.
     /// * [`ErrorKind::Unavailable`]: also if [`Detached::token`] is unknown, and the backend cannot
     ///   tell it. The lease was renewed, and the lock stays detached.
     /// * Any other kind: the backend did not say. The lock stays detached.

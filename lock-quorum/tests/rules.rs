@@ -88,15 +88,18 @@ fn granted(answer: Result<Attempt, Fault>) -> Grant {
     }
 }
 
-/// Acquires the claim at both members with one token that is far ahead of their clocks.
-async fn granted_ahead(claim: &mut Claim, members: [&Memory; 2]) -> Option<FencingToken> {
+/// Acquires the claim at these members with one token that is far ahead of their clocks.
+async fn granted_ahead<'m>(
+    claim: &mut Claim,
+    members: impl IntoIterator<Item = &'m Memory>,
+) -> Option<FencingToken> {
     let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
     claim.min_token = claim.min_token.max(FencingToken::from_backend(number + 3600 * 1_000_000));
     let mut tokens = Vec::new();
     for member in members {
         tokens.push(granted(member.try_acquire(claim).await).token);
     }
-    assert_eq!(tokens[0], tokens[1]);
+    assert!(tokens.iter().all(|token| *token == tokens[0]), "{tokens:?}");
     tokens[0]
 }
 
@@ -510,6 +513,54 @@ async fn an_adopted_lock_has_the_token_of_its_majority() {
         assert_eq!(state.holders[0].token, token);
         guard.release().await.unwrap();
     }
+}
+
+/// Learns the token also of five members, of which two have stored a lower one.
+#[tokio::test(start_paused = true)]
+async fn an_adopted_lock_of_five_members_has_the_token_of_its_majority() {
+    for late in 0..5 {
+        let members: Vec<_> = (0..5).map(|_| Memory::new()).collect();
+        let mut held = claim();
+        for low in &members[3..] {
+            granted(low.try_acquire(&held).await);
+        }
+        let token = granted_ahead(&mut held, members[..3].iter()).await;
+        let quorum = injected(&members, move |member, verb| match verb == Verb::Renew {
+            true if member == late => Injection::DelayReply(Duration::from_millis(50)),
+            _ => Injection::None,
+        });
+        let locks = Locker::new(quorum.build().await.unwrap());
+        let guard = locks.adopt(passed_on(&held)).await.unwrap();
+        assert_eq!(guard.fencing_token(), token, "member {late} is late");
+    }
+}
+
+/// Adopts a lock after an adoption that was dropped while it waited for the token.
+#[tokio::test(start_paused = true)]
+async fn an_adoption_that_is_dropped_leaves_the_lock_detached() {
+    let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+    let mut held = claim();
+    granted(members[0].try_acquire(&held).await);
+    let token = granted_ahead(&mut held, members[1..].iter()).await;
+    let quorum = injected(&members, |member, verb| match (member, verb) {
+        (2, Verb::Renew) => Injection::DelayReply(Duration::from_millis(50)),
+        _ => Injection::None,
+    });
+    let locks = Locker::new(quorum.build().await.unwrap());
+    for millis in [0, 1, 20, 49] {
+        let adoption = locks.adopt(passed_on(&held));
+        let dropped = tokio::time::timeout(Duration::from_millis(millis), adoption).await;
+        assert!(dropped.is_err(), "it has ended within {millis} ms");
+        settle().await;
+        for member in &members {
+            let state = member.inspect(&name()).await.unwrap();
+            assert_eq!(state.holders[0].owner, Some(held.owner));
+        }
+    }
+    let guard = locks.adopt(passed_on(&held)).await.unwrap();
+    assert_eq!(guard.fencing_token(), token);
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 /// Renews a lock whose token is unknown, but does not adopt it: two members with different tokens

@@ -384,8 +384,8 @@ impl<'a> Batch<'a> {
         tokens.find(|&token| agree(token) >= self.inner.majority).flatten()
     }
 
-    /// Returns a token that is at least that of the grant, which a majority of the members stored.
-    /// The votes of another majority include one of these.
+    /// Returns the highest token of the votes. The grant's is no higher: one of these members has
+    /// stored it.
     fn highest_token(&self, claim: usize) -> Option<FencingToken> {
         self.votes(claim).filter_map(|vote| vote.token).max()
     }
