@@ -79,6 +79,7 @@ pub(super) fn contention(lock: LockView<'_>, contenders: &IntervalIndex, report:
             continue;
         }
         if has_unaware_holder(lock, call)
+            || yields_to_removal(lock, call)
             || splits_votes(lock, call)
             || meets_stale_vote(lock, call)
             || meets_restored_lock(lock, call)
@@ -134,6 +135,11 @@ fn answered_at(lock: LockView<'_>, release: &Operation, call: &Operation) -> Tim
     let granted = lock.grants.iter().map(|grant| lock.acquire_of(grant));
     let next = granted.filter(|next| lock.are_together(next, release) && next.ret > release.ret);
     next.map(|next| next.ret).min().unwrap_or(Time::NEVER)
+}
+
+/// Returns whether an operator removes the lock during the call. Clients of files yield to it.
+fn yields_to_removal(lock: LockView<'_>, call: &Operation) -> bool {
+    lock.breaks(Assumption::A3, call.invoke..=call.ret)
 }
 
 /// Returns whether a quorum may have split its votes between tries that were all refused. Each may

@@ -1460,6 +1460,20 @@ fn a_session_that_is_given_up_keeps_its_locks_for_a_while() {
     }
 }
 
+/// Checks that a try may be refused during a removal by an operator, and not after it.
+#[test]
+fn a_try_yields_to_a_removal() {
+    let judge = |asked: u64| {
+        let removal = fault(1, [100, 200], r#""broken","lock":"l","breaks":["A3"]"#);
+        let lines = [removal, busy("p1/a", [asked, asked + 10])].concat();
+        report_on(r#","breaks":["A3"]"#, &lines)
+    };
+    assert!(judge(150).is_legal(), "{}", judge(150));
+    for asked in [80, 201] {
+        assert!(judge(asked).breaks(Rule::K2), "{asked}: {}", judge(asked));
+    }
+}
+
 /// Checks that three concurrent tries of a quorum may all be refused, since each may get one vote,
 /// and two tries where a member is away.
 #[test]
